@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from hindcast.api.sentences import nearest
-from hindcast.builder.options import OPTIONS
+from hindcast.builder.options import MODEL, OPTIONS
 from hindcast.errors import SpecError
 
 Initializer = str | Callable[..., Any] | None
@@ -68,7 +68,6 @@ class DefaultModelConfig:
     conv_padding: str | None = None
 
 
-METHOD: Final = "DefaultModelConfig"
 _LEFT_OUT: Final = frozenset(
     {
         "log_std_min",
@@ -117,9 +116,9 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
     given = as_dict(config)
     section: dict[str, Any] = _padding(given)
     for name, value in given.items():
-        option = OPTIONS[METHOD].get(name)
+        option = OPTIONS[MODEL].get(name)
         if option is None:
-            raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[METHOD])}")
+            raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[MODEL])}")
         if name in _LEFT_OUT and value == _DEFAULTS[name]:
             continue
         if option.kind == "mapped" and not name.endswith(_KWARGS):
@@ -140,11 +139,11 @@ def replaced_model_fields(
     """
     given, lines = as_dict(config), []
     if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:
-        lines.append(f"head_fcnet_activation: {OPTIONS[METHOD]['head_fcnet_activation'].remark}")
+        lines.append(f"head_fcnet_activation: {OPTIONS[MODEL]['head_fcnet_activation'].remark}")
     if given.get("head_fcnet_hiddens") and given.get("head_fcnet_use_layernorm", False) != given.get(
         "fcnet_use_layernorm", False
     ):
-        lines.append(f"head_fcnet_use_layernorm: {OPTIONS[METHOD]['head_fcnet_use_layernorm'].remark}")
+        lines.append(f"head_fcnet_use_layernorm: {OPTIONS[MODEL]['head_fcnet_use_layernorm'].remark}")
     lines += [
         f"{name}: has no effect without {name.removesuffix(_KWARGS)}"
         for name, value in given.items()

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
+from hindcast.api.base import API_VERSION
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.options import algorithms, check_algorithm, check_samplers, is_custom
 from hindcast.api.recording import RunnersSpec
@@ -89,7 +90,7 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     problems = check_algorithm(kind, algorithm, config, spec.get("model"), ("spec",))
     if not online:
         problems += check_samplers(algorithm, spec["input"], ("spec", "input"))
-    return _checked(OfflineTraining, "OfflineTraining", name, spec, problems)
+    return _checked(OfflineTraining, name, spec, problems)
 
 
 def recording(
@@ -126,7 +127,7 @@ def recording(
     if not packs_columns(options):
         spec["output"].pop("compressColumns", None)
     _need_environment(spec, True)
-    return _checked(OfflineRecording, "OfflineRecording", name, spec, problems)
+    return _checked(OfflineRecording, name, spec, problems)
 
 
 def packs_columns(options: Options) -> bool:
@@ -163,8 +164,8 @@ def section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:
         raise SpecError("\n".join(lines)) from error
 
 
-def _checked(model: type[M], kind: str, name: str, spec: Fields, problems: list[Any]) -> M:
-    data = {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+def _checked(model: type[M], name: str, spec: Fields, problems: list[Any]) -> M:
+    data = {"apiVersion": API_VERSION, "kind": model.__name__, "metadata": {"name": name}, "spec": spec}
     lines = [sentence(problem) for problem in problems]
     try:
         resource = section(model, data, ())
@@ -266,9 +267,7 @@ def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
 def _evaluated(resource: OfflineTraining, width: Any) -> OfflineTraining:
     """Adds an evaluation section if there is an environment, so that `evaluate()` can be called."""
     spec = resource.spec
-    if spec.environment is None:
-        return resource
-    if spec.evaluation is not None:
+    if spec.environment is None or spec.evaluation is not None:
         return resource
     evaluation = section(EvaluationSpec, {"envsPerRunner": width}, ("spec", "evaluation"))
     return resource.model_copy(update={"spec": spec.model_copy(update={"evaluation": evaluation})})

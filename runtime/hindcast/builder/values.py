@@ -81,7 +81,7 @@ def sources(options: Options, common: Options) -> list[dict[str, Any]]:
         raise SpecError("input_read_sample_batches and input_read_episodes are both True: set one of them.")
     common = _with_method(common, options)
     weights = given if isinstance(given, Mapping) else {}
-    paths = list(given) if isinstance(given, Mapping | list | tuple) else [given]
+    paths = named_inputs(options)
     if "sampler" in common and "sampler" not in paths:
         raise SpecError(
             "sampler, replay_buffer_config and num_steps_sampled_before_learning_starts configure the sampler: "
