@@ -124,11 +124,10 @@ class WindowData:
         """
         leaves = [leaf for leaf in self._obs_leaves if not leaf.is_next]
         total = self.num_steps + len(self.length)
-        first_rows = torch.repeat_interleave(self.obs_start, self.length + 1)
         parts: list[Tensor] = []
         for first in range(0, total, most):
             rows = torch.arange(first, min(first + most, total), device=self.length.device)
-            parts.append(compute({leaf.name: _rows_of(leaf, rows, first_rows) for leaf in leaves}))
+            parts.append(compute({leaf.name: self._observations(leaf, rows) for leaf in leaves}))
         return torch.cat(parts)
 
     def copy_of(self, parts: Sequence[Part]) -> WindowData:
@@ -186,7 +185,8 @@ class WindowData:
         if self._obs_leaves:
             rows = self.obs_row.index_select(0, index)
             for leaf in self._obs_leaves:
-                batch[leaf.name] = self._observations(leaf, index, rows)
+                own = rows + self._ahead_of(index) if leaf.is_next else rows
+                batch[leaf.name] = self._observations(leaf, own)
         if Columns.NEXT_ACTIONS in self.recipe.needs.columns:
             batch |= self._next_actions(index, batch[Columns.FOLLOWED])
         return batch
@@ -199,12 +199,11 @@ class WindowData:
             name: self.columns[leaf].index_select(0, rows) for name, leaf in zip(names, leaves, strict=True)
         }
 
-    def _observations(self, leaf: _Gathered, index: Tensor, rows: Tensor) -> Tensor:
-        if leaf.is_next:
-            rows = rows + self._ahead_of(index)
+    def _observations(self, leaf: _Gathered, rows: Tensor) -> Tensor:
+        """Observations, by row."""
         if leaf.frames == 1:
             return leaf.column.index_select(0, rows)
-        return stack_rows(leaf.column, rows, self._first_row.index_select(0, index), leaf.frames)
+        return stack_rows(leaf.column, rows, self._first_row.index_select(0, rows), leaf.frames)
 
     def _ahead_of(self, index: Tensor) -> Tensor | int:
         """How many steps the items at `index` cover."""
@@ -212,8 +211,8 @@ class WindowData:
 
     @cached_property
     def _first_row(self) -> Tensor:
-        """`[S]` first observation row of each step's episode."""
-        return torch.repeat_interleave(self.obs_start, self.length)
+        """`[O]` first row of each observation's episode."""
+        return torch.repeat_interleave(self.obs_start, self.length + 1)
 
     @cached_property
     def _sequences(self) -> Sequences:
@@ -294,13 +293,6 @@ class WindowData:
             for name, is_next in wanted
             for leaf in leaves_of(Columns.OBS, list(self.columns))
         ]
-
-
-def _rows_of(leaf: _Gathered, rows: Tensor, first_rows: Tensor) -> Tensor:
-    """Observations, by row; `first_rows` is `[O]`, the first row of each one's episode."""
-    if leaf.frames == 1:
-        return leaf.column.index_select(0, rows)
-    return stack_rows(leaf.column, rows, first_rows.index_select(0, rows), leaf.frames)
 
 
 def _zero_unless(known: Tensor, values: Tensor) -> Tensor:
