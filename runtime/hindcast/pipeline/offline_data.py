@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
@@ -232,7 +233,6 @@ class OfflineData(Feed):
         self._live_feeds: list[LiveFeed] = []
         self._refuse_with_live()
         self._weights = [source.weight for source in sources] + [each.weight for each in live]
-        self._made: Feed | None = None
         self._tried: set[int] = set()
         self._waited = 0.0
         self._sources: list[SourceFeed] = []
@@ -352,8 +352,8 @@ class OfflineData(Feed):
         }
 
     def close(self) -> None:
-        if self._made is not None:
-            self._made.close()
+        if "_feed" in vars(self):
+            self._feed.close()
 
     def fit_preprocessing(self) -> None:
         """Add the first window of each recorded source to the observation filter's statistics.
@@ -440,13 +440,8 @@ class OfflineData(Feed):
                     "spec.revision."
                 )
 
-    @property
+    @cached_property
     def _feed(self) -> Feed:
-        if self._made is None:
-            self._made = self._make_feed()
-        return self._made
-
-    def _make_feed(self) -> Feed:
         if self._settings.needs.targets and self.targets is None:
             raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
         targets = self.targets if self._settings.needs.targets else None
