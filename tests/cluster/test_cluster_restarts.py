@@ -16,19 +16,23 @@ from hindcast.errors import Interrupted, WorkerLost
 from hindcast.report.events import Outcome
 from support import After, MemoryReporter, train, training
 
+DIED = ray.exceptions.ActorDiedError()
+MISSED = ray.exceptions.RayTaskError("run", "Traceback …", DIED)
+"""Of a learner that found the first one gone before they had met."""
+
 
 @pytest.fixture
 def dying(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`dying(updates)`: every group dies after so many updates and a checkpoint; the groups that there were."""
 
-    def after(updates: int) -> list[bool]:
+    def after(updates: int, error: Exception = DIED) -> list[bool]:
         groups: list[bool] = []
 
         def in_a_group(work: learners.Work) -> Outcome:
             groups.append(work.is_again)
             with contextlib.suppress(Interrupted):
                 return train(work.resource, After(updates))
-            raise ray.exceptions.ActorDiedError
+            raise error
 
         monkeypatch.setattr(learners, "_in_a_group", in_a_group)
         return groups
@@ -54,15 +58,23 @@ def test_learners_that_get_on_may_die_as_often_as_they_like(
     assert groups == [False] + 7 * [True]
 
 
+@pytest.mark.parametrize("error", [DIED, MISSED])
 def test_learners_that_die_without_another_checkpoint_are_given_up(
-    tmp_path: Path, walks: Path, dying: Any, mailbox: Any
+    tmp_path: Path, walks: Path, dying: Any, mailbox: Any, error: Exception
 ) -> None:
     resource = training(tmp_path, walks, stop={"updates": 15})
     with pytest.raises(Interrupted):
         train(resource, After(5))
-    groups = dying(0)
+    groups = dying(0, error)
     with pytest.raises(
         WorkerLost, match="learners died 4 times without a new checkpoint; the last error was"
     ):
         learners.train(resource, [], mailbox, None)  # type: ignore[arg-type]
     assert len(groups) == 4
+
+
+def test_a_defect_is_not_tried_again(tmp_path: Path, walks: Path, dying: Any, mailbox: Any) -> None:
+    groups = dying(0, ray.exceptions.RayTaskError("run", "Traceback …", KeyError("lost")))
+    with pytest.raises(ray.exceptions.RayTaskError):
+        learners.train(training(tmp_path, walks), [], mailbox, None)  # type: ignore[arg-type]
+    assert len(groups) == 1

@@ -87,7 +87,11 @@ def _updates(checkpoints: CheckpointStore) -> int | None:
 
 def _is_death(error: Exception) -> bool:
     """Whether a learner is gone, rather than that it raised an error of its own."""
-    return isinstance(error, PeerLost) or not isinstance(error, ray.exceptions.RayTaskError)
+    if isinstance(
+        error, ray.exceptions.RayTaskError
+    ):  # also where the first one was gone before the others met it
+        error = error.cause
+    return isinstance(error, ray.exceptions.RayError | PeerLost)
 
 
 def _in_a_group(work: Work) -> Outcome | UserError:
