@@ -123,7 +123,8 @@ def _answer(reference: Any) -> Memory | None:
 def _killed_by_ray() -> Counter[str]:
     """Node id -> how many of its processes Ray killed for memory; empty where Ray runs without its dashboard."""
     try:
-        workers = state.list_workers(filters=[_KILLED_BY_RAY], limit=_MOST_LISTED)
+        here = ray.get_runtime_context().gcs_address  # there may be other Rays on this machine
+        workers = state.list_workers(here, filters=[_KILLED_BY_RAY], limit=_MOST_LISTED)
     except state.exception.RayStateApiException:
         return Counter()
     return Counter(worker.node_id for worker in workers)
