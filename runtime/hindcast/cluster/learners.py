@@ -28,8 +28,8 @@ from hindcast.run.training import TrainingRun, follow
 
 _MOST_RESTARTS: Final = 3
 _CPUS_PER_GPU: Final = 4
-_UNTIL_ALL_MISS_IT_S: Final = 10.0
-"""How long after one learner has missed another until the death of that other one must be known to Ray."""
+_UNTIL_DEATH_IS_KNOWN_S: Final = 10.0
+"""How long it may take until Ray knows of a learner's death."""
 _UNTIL_ALL_HAVE_MET: Final = timedelta(minutes=30)
 
 
@@ -86,12 +86,12 @@ def _updates(checkpoints: CheckpointStore) -> int | None:
 
 
 def _is_death(error: Exception) -> bool:
-    """Whether a learner is gone, rather than that it raised an error of its own."""
-    if isinstance(
-        error, ray.exceptions.RayTaskError
-    ):  # also where the first one was gone before the others met it
-        error = error.cause
-    return isinstance(error, ray.exceptions.RayError | PeerLost)
+    """Whether a learner is gone, rather than that it raised an error of its own.
+
+    Where the first one is gone before it has met the others, their calls fail with its death as the cause.
+    """
+    own = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    return isinstance(own, ray.exceptions.RayError | PeerLost)
 
 
 def _in_a_group(work: Work) -> Outcome | UserError:
@@ -103,8 +103,9 @@ def _in_a_group(work: Work) -> Outcome | UserError:
     """
     spec = work.resource.spec.learners
     options = work.pools.options("learner", _cpus(spec), spec.gpus)
-    learners = [ray.remote(Learner).options(**options).remote() for _ in range(spec.replicas)]
-    meeting = learners[0].open_meeting.remote(spec.replicas)
+    actor = ray.remote(Learner).options(**options)
+    learners = [actor.remote() for _ in range(spec.replicas)]
+    meeting = learners[0].open_meeting.remote(spec.replicas) if spec.replicas > 1 else None
     given = ray.put(work)
     runs = [learner.run.remote(given, rank, meeting) for rank, learner in enumerate(learners)]
     try:
@@ -112,14 +113,14 @@ def _in_a_group(work: Work) -> Outcome | UserError:
     finally:
         for learner in learners:
             ray.kill(learner)
-        ray.wait(runs, num_returns=len(runs), timeout=_UNTIL_ALL_MISS_IT_S)
+        ray.wait(runs, num_returns=len(runs), timeout=_UNTIL_DEATH_IS_KNOWN_S)
 
 
 def _first_end(runs: Sequence[Any]) -> Outcome | UserError:
     """The outcome of the first learner, or the first mistake of any."""
     missed: PeerLost | None = None
     while runs:
-        ended, runs = ray.wait(runs, timeout=_UNTIL_ALL_MISS_IT_S if missed else None)
+        ended, runs = ray.wait(runs, timeout=_UNTIL_DEATH_IS_KNOWN_S if missed else None)
         if not ended:
             break
         try:
@@ -149,18 +150,22 @@ class Learner:
         self._store = TCPStore(host, 0, learners, is_master=True, wait_for_workers=False)
         return host, self._store.port
 
-    def run(self, work: Work, rank: int, meeting: tuple[str, int]) -> Outcome | UserError | None:
-        """What the first learner ends with, or any learner's mistake; None as another one that has ended well."""
+    def run(self, work: Work, rank: int, meeting: tuple[str, int] | None) -> Outcome | UserError | None:
+        """What the first learner ends with, or any learner's mistake; None as another one that has ended well.
+
+        Args:
+            meeting: where it meets the others; None if it is alone.
+        """
         return caught(lambda: self._run(work, rank, meeting))
 
-    def _run(self, work: Work, rank: int, meeting: tuple[str, int]) -> Outcome | UserError | None:
+    def _run(self, work: Work, rank: int, meeting: tuple[str, int] | None) -> Outcome | None:
         if work.is_again and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
         resource, inputs, mailbox, pools, _ = work
         device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
-        learners = resource.spec.learners.replicas
         group = Group()
-        if learners > 1:
+        if meeting is not None:
+            learners = resource.spec.learners.replicas
             store = self._store or TCPStore(*meeting, learners, is_master=False)
             dist.init_process_group(
                 "gloo", store=store, rank=rank, world_size=learners, timeout=_UNTIL_ALL_HAVE_MET
