@@ -123,7 +123,7 @@ class RecordingRun:
         self._reporter.note(self._name, f"replaces the recording in {self._folder}")
         manifest = read_manifest(self._folder)
         commits = read_commits(self._folder).values()
-        for file in manifest.files if manifest else [file for commit in commits for file in commit.files]:
+        for file in manifest.files if manifest else files_of(commits):
             self._folder.child(file.path).delete()
         for entry in self._state.list():
             if entry.relative not in NOT_THE_RUNS:
@@ -238,7 +238,7 @@ class RecordingRun:
             versions={name: version(name) for name in _PACKAGES},
             connectors={**preprocessing.to_json(), "filters": filters},
             spec=task.data.to_json(),
-            files=tuple(file for number in sorted(commits) for file in commits[number].files),
+            files=files_of(commits[number] for number in sorted(commits)),
         )
 
     def _outcome(self, manifest: Manifest, state: State, begun: float) -> Outcome:
