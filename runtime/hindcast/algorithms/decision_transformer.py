@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 import gymnasium as gym
-import numpy as np
 from pydantic import Field
 from torch import nn
 
@@ -27,6 +26,7 @@ from hindcast.learn.batches import actions_of, mean_learnt, with_padding_filled
 from hindcast.learn.gae import window_gae
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
+from hindcast.models.connectors import is_float_box
 from hindcast.models.return_policy import ReturnPolicy
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
@@ -130,9 +130,7 @@ class DecisionTransformer(Algorithm):
 def _distribution(action_space: gym.Space) -> str:
     """The kind of distribution for `model.distribution: auto`: continuous actions are the paper's, without noise."""
     leaves = flatten_space(action_space, Columns.ACTIONS).values()
-    floats = [
-        each for each in leaves if isinstance(each, gym.spaces.Box) and np.issubdtype(each.dtype, np.floating)
-    ]
+    floats = [each for each in leaves if is_float_box(each)]
     if not floats:
         return "auto"
     return "squashedDeterministic" if all(each.is_bounded() for each in floats) else "deterministic"
