@@ -221,9 +221,9 @@ def _to(column: np.ndarray, device: torch.device) -> Tensor:
 
 
 def _observations(block: Block, device: torch.device) -> dict[str, Tensor]:
-    return {leaf: _to(block.columns[leaf], device) for leaf in leaves_of(Columns.OBS, list(block.columns))}
+    return {leaf: _to(block.columns[leaf], device) for leaf in leaves_of(Columns.OBS, block.columns)}
 
 
 def _per_step(block: Block) -> list[str]:
     wanted = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
-    return [leaf for column in wanted for leaf in leaves_of(column, list(block.columns))]
+    return [leaf for column in wanted for leaf in leaves_of(column, block.columns)]

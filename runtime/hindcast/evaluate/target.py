@@ -73,7 +73,7 @@ class Target:
                 seen[Columns.PREV_REWARDS] = window.columns[Columns.REWARDS][steps - 1].float()
             outputs = self._forward(seen)
             found[steps] = outputs[Columns.ACTION_DIST_INPUTS]
-            taken = {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, list(batch))}
+            taken = {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, batch)}
             state = {**state_of(Columns.STATE_OUT, outputs), **self.module.state_after(outputs, taken, None)}
         return window.with_columns({Columns.ACTION_DIST_INPUTS: found})
 

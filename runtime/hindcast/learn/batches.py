@@ -53,7 +53,7 @@ def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
     """The actions as distributions take them: one tensor, or leaf -> tensor of a composite space."""
     if Columns.ACTIONS in batch:
         return batch[Columns.ACTIONS]
-    return {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, list(batch))}
+    return {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, batch)}
 
 
 def bootstrapped(batch: Mapping[str, Tensor], following: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def at_next(batch: Batch) -> dict[str, Tensor]:
     Raises:
         KeyError: the batch has no next observations; `Needs.columns` must name `new_obs`.
     """
-    leaves = leaves_of(Columns.NEXT_OBS, list(batch))
+    leaves = leaves_of(Columns.NEXT_OBS, batch)
     if not leaves:
         raise KeyError(f"the batch has no {Columns.NEXT_OBS!r}: name it among the columns that are needed")
     return {obs_leaf(leaf): batch[leaf] for leaf in leaves}

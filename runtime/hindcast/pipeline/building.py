@@ -100,14 +100,14 @@ def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:
             columns[name] = block.step_flags(block.truncated)
         else:
             columns.update(_leaves(block, name))
-    observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, list(columns))}
+    observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, columns)}
     if recipe.preprocessing and observations:
         columns.update(recipe.preprocessing.filter_obs(observations))
     return columns
 
 
 def _leaves(block: Block, name: str) -> dict[str, Array]:
-    leaves = {leaf: block.columns[leaf] for leaf in leaves_of(name, list(block.columns))}
+    leaves = {leaf: block.columns[leaf] for leaf in leaves_of(name, block.columns)}
     if not leaves:
         raise DataError(
             f"The algorithm needs the column {name!r}, which is not in the data; "

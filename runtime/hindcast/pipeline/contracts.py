@@ -51,7 +51,7 @@ def check_observations(new: Any, given: Block) -> None:
     """
     if not isinstance(new, Block):
         return  # which `check_episodes` refuses
-    for leaf in leaves_of(Columns.OBS, list(given.columns)):
+    for leaf in leaves_of(Columns.OBS, given.columns):
         old, made = given.columns[leaf], new.columns.get(leaf)
         if made is not None and made.shape[1:] != old.shape[1:]:
             raise Misuse(

@@ -119,7 +119,7 @@ def single_steps(columns: Mapping[str, Array], prefix: str) -> Block:
         Misuse: there are no observations or no actions.
     """
     for name in (Columns.OBS, Columns.ACTIONS):
-        if not leaves_of(name, list(columns)):
+        if not leaves_of(name, columns):
             raise Misuse(f"returned a batch without {name!r}; it has {', '.join(sorted(columns))}.")
     rows = len(next(iter(columns.values())))
     given = dict(columns)
@@ -159,7 +159,7 @@ def _with_rows(block: Block, columns: dict[str, Array], next_obs: bool) -> Block
         elif not per_observation(leaf) and root(leaf) != Columns.NEXT_OBS:
             made[leaf] = made[leaf] if leaf in made and _same(made[leaf], column) else column
     if Columns.OBS in {root(leaf) for leaf in columns}:
-        gone = [leaf for leaf in leaves_of(Columns.OBS, list(made)) if leaf not in columns]
+        gone = [leaf for leaf in leaves_of(Columns.OBS, made) if leaf not in columns]
         for leaf in gone:
             del made[leaf]
     return block.with_columns(made)

@@ -115,7 +115,7 @@ class SourceFeed:
         window, _ = self.order.locate(0)
         work = (Work(self._dataset.units[unit], window.epoch) for unit in window.units)
         for block in self._stream(work):
-            observations = leaves_of(Columns.OBS, list(block.columns))
+            observations = leaves_of(Columns.OBS, block.columns)
             preprocessing.update({leaf: block.columns[leaf] for leaf in observations})
 
     def plan(self) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class ModuleActions(BlockConnector):
         self._preprocessing = preprocessing
 
     def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
-        actions = leaves_of(Columns.ACTIONS, list(block.columns))
+        actions = leaves_of(Columns.ACTIONS, block.columns)
         scaled = {name: self._preprocessing.to_module(name, block.columns[name]) for name in actions}
         return block.with_columns({**block.columns, **scaled})
 

@@ -193,7 +193,7 @@ class WindowData:
 
     def _next_actions(self, index: Tensor, followed: Tensor) -> Batch:
         rows = index + followed * self._ahead_of(index)
-        leaves = leaves_of(Columns.ACTIONS, list(self.columns))
+        leaves = leaves_of(Columns.ACTIONS, self.columns)
         names = [Columns.NEXT_ACTIONS + leaf.removeprefix(Columns.ACTIONS) for leaf in leaves]
         return {
             name: self.columns[leaf].index_select(0, rows) for name, leaf in zip(names, leaves, strict=True)
@@ -226,7 +226,7 @@ class WindowData:
         if self.recipe.needs.initial_state == "zero":
             return []
         source = next(name for name in STATES if name in self.recipe.needs.columns)
-        return leaves_of(source, list(self.columns))
+        return leaves_of(source, self.columns)
 
     @cached_property
     def _ahead(self) -> Tensor:
@@ -291,7 +291,7 @@ class WindowData:
                 frames=preprocessing.frame_stack if preprocessing and leaf in stacked else 1,
             )
             for name, is_next in wanted
-            for leaf in leaves_of(Columns.OBS, list(self.columns))
+            for leaf in leaves_of(Columns.OBS, self.columns)
         ]
 
 

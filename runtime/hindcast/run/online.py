@@ -190,7 +190,7 @@ def online_trainer(
 
 def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:
     """Observations as the module saw them; the filter then learns from them, for the next iteration."""
-    raw = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, list(block.columns))}
+    raw = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, block.columns)}
     seen = preprocessing.filter_obs(raw)
     preprocessing.update(raw)
     rows = torch.arange(block.num_steps + block.num_episodes)

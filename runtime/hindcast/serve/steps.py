@@ -114,7 +114,7 @@ class Steps:
         return parts
 
     def _checked(self, parts: Mapping[str, Any], column: str, where: str) -> Values:
-        known = leaves_of(column, list(self.spec.leaves or self._spaces))
+        known = leaves_of(column, self.spec.leaves or self._spaces)
         if parts.keys() != set(known):
             raise DataError(
                 f"{where}: {_what(column)} has the parts {_listed(parts)}, expected {_listed(known)}"
@@ -136,7 +136,7 @@ class Steps:
 
     def _space_of(self, leaves: Mapping[str, Leaf], column: str) -> gym.Space | None:
         """The space of floats, which are unbounded; how many integers there are the first one does not say."""
-        own = {name: leaves[name] for name in leaves_of(column, list(leaves))}
+        own = {name: leaves[name] for name in leaves_of(column, leaves)}
         if any(leaf.dtype is None or leaf.dtype.kind != "f" for leaf in own.values()):
             return None
         boxes = {
