@@ -1,20 +1,22 @@
 """The scoreboard: every algorithm on data of our SAC, and d3rlpy on the same files with as many updates.
 
-    python benchmarks/scoreboard data FOLDER
+    python benchmarks/scoreboard data FOLDER [pendulum hopper halfcheetah]
     python benchmarks/scoreboard run FOLDER --rllib PYTHON [--minutes 60] [--only hindcast pendulum medium IQL]
     python benchmarks/scoreboard judge FOLDER [--minutes 60] [--only pendulum medium IQL]
     python benchmarks/scoreboard table
 
-`data` makes the recordings (a minute of CPU time for Pendulum). `run` trains the pieces that `results/` does not have,
-with one thread, until the minutes are over: called again, it resumes. `judge` does the same with estimates: it trains
-our policies again, keeps them in FOLDER, and judges each by recorded episodes that it was not trained on. `table`
-writes docs/scoreboard.md and its picture from `results/`.
+`data` makes the recordings: a minute of CPU time for Pendulum; the others need `gymnasium[mujoco]` and half an hour.
+`run` trains the pieces that `results/` does not have, with one thread, until the minutes are over: called again, it
+resumes. `judge` does the same with estimates: it trains our policies again, keeps them in FOLDER, and judges each by
+recorded episodes that it was not trained on. `table` writes docs/scoreboard.md and its picture from `results/`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     data = commands.add_parser("data")
     data.add_argument("folder", type=Path)
+    data.add_argument("environments", nargs="*", default=list(ENVIRONMENTS), help="all if none is named")
     data.set_defaults(carry_out=make_data)
     run = commands.add_parser("run")
     run.add_argument("folder", type=Path)
@@ -56,21 +59,46 @@ def main() -> None:
 
 
 def make_data(arguments: argparse.Namespace) -> None:
-    """All environments'."""
-    RESULTS.mkdir(exist_ok=True)
-    for name, environment in ENVIRONMENTS.items():
+    """That of the environments named."""
+    for name in arguments.environments:
         make(name, arguments.folder.absolute())
-        means = {each: float(returns(arguments.folder / name / each).mean()) for each in environment.data}
-        (RESULTS / f"{name}-data.json").write_text(json.dumps(means, indent=2) + "\n")
 
 
 def run_pieces(arguments: argparse.Namespace) -> None:
     """Those that are still to be trained, while there is time."""
+    RESULTS.mkdir(exist_ok=True)
     for piece in _open(arguments, ""):
+        keep_means(piece, arguments.folder.absolute())
         result = train(piece, arguments.folder.absolute(), arguments.rllib)
         _append(file_of(piece.environment), result)
         returns = result["evaluations"][-1]["returns"]
         print(*piece, f"{sum(returns) / len(returns):.1f}", f"{result['cpu_seconds']} s", flush=True)
+
+
+def keep_means(piece: Piece, folder: Path) -> None:
+    """Write down what a seed's data earn.
+
+    Raises:
+        SystemExit: its other pieces were trained on other data. CPUs of another kind round otherwise, and SAC, trained
+            again there, plays otherwise.
+    """
+    file = RESULTS / f"{piece.environment}-data.json"
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    means = means_of(piece.environment, folder)
+    if kept.setdefault(str(piece.seed), means) != means:
+        sys.exit(
+            f"{piece.environment}: the data in {folder} is not what seed {piece.seed} was trained on so far "
+            f"({means}, not {kept[str(piece.seed)]}). Go on where that data is, or remove the seed's results."
+        )
+    file.write_text(json.dumps(kept, indent=2) + "\n")
+
+
+@functools.cache
+def means_of(environment: str, folder: Path) -> dict[str, float]:
+    """The mean return of each of an environment's data."""
+    return {
+        data: float(returns(folder / environment / data).mean()) for data in ENVIRONMENTS[environment].data
+    }
 
 
 def judge_pieces(arguments: argparse.Namespace) -> None:

@@ -15,7 +15,6 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 
 VERSION = "hindcast.dev/v1alpha1"
-UPDATES_OF_ITERATION = 250
 
 
 def make(name: str, folder: Path) -> None:
@@ -27,7 +26,7 @@ def make(name: str, folder: Path) -> None:
     parts = {
         data + kind: [(f"{data}{kind}-{number}", stage) for number, stage in enumerate(stages)]
         for data, stages in environment.data.items()
-        for kind in ("", JUDGES)
+        for kind in ("", JUDGES)[: 1 + environment.judged]
     }
     recordings = [recording(environment, home, *part) for each in parts.values() for part in each]
     carry_out(home / "recordings.json", recordings)
@@ -55,7 +54,7 @@ def expert(environment: Environment, home: Path) -> dict[str, Any]:
         "environment": {"id": environment.id},
         "model": {"fcnetHiddens": list(environment.hidden), "fcnetActivation": "relu"},
         "input": [{"sampler": {"timestepsPerUpdate": 2}}],
-        "pipeline": {"datasetNumItersPerLearner": UPDATES_OF_ITERATION},
+        "pipeline": {"datasetNumItersPerLearner": environment.sac_updates},
         "checkpoint": {"path": str(home), "every": 1, "keep": environment.sac_iterations},
         "stop": {"iterations": environment.sac_iterations},
     }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from estimates import estimates_section
-from tasks import BATCH, D3RLPY, ENVIRONMENTS, JUDGES, OURS, SHARED, UPDATES_OF, Environment
+from tasks import BATCH, D3RLPY, ENVIRONMENTS, JUDGES, OURS, SHARED, Environment
 
 from hindcast.evaluate.intervals import student
 from hindcast.report.canvas import LIGHT, Picture, Theme, render, style_axes
@@ -22,7 +22,7 @@ LEVEL = 0.9
 
 @dataclass(frozen=True)
 class Score:
-    """A score over some seeds, normalised: 0 is the random policy's return, 100 the recorded expert's.
+    """A score over some seeds, normalised: 0 is a random policy's return, 100 an expert's.
 
     Attributes:
         mean: over the seeds.
@@ -56,20 +56,28 @@ class Board:
     Args:
         environment: which.
         found: a dictionary for each piece, see `training.train`.
-        recorded: mean return of each of the data.
+        recorded: mean return of each of the data that a seed was trained on, by the seed.
     """
 
     def __init__(
-        self, environment: Environment, found: Sequence[dict[str, Any]], recorded: dict[str, float]
+        self,
+        environment: Environment,
+        found: Sequence[dict[str, Any]],
+        recorded: Mapping[int, Mapping[str, float]],
     ) -> None:
         self.environment = environment
-        self.recorded = recorded
+        self._recorded = recorded
         self._found = found
 
-    def normalised(self, value: float) -> float:
-        """A return as a score."""
-        worst, best = self.recorded["random"], self.recorded["expert"]
+    def normalised(self, value: float, seed: int) -> float:
+        """A return as a score among those of a seed."""
+        recorded = self._recorded[seed]
+        worst, best = self.environment.reference or (recorded["random"], recorded["expert"])
         return 100 * (value - worst) / (best - worst)
+
+    def data_score(self, data: str) -> float:
+        """What was recorded, on average over the seeds."""
+        return float(np.mean([self.normalised(means[data], seed) for seed, means in self._recorded.items()]))
 
     def score(
         self, who: str, data: str, algorithm: str, which: Callable[[list[float]], float]
@@ -77,7 +85,9 @@ class Board:
         """Of all seeds there are; `which` takes one of the evaluations' means. None where nothing was trained."""
         asked = (who, data, algorithm)
         values = [
-            self.normalised(which([float(np.mean(each["returns"])) for each in piece["evaluations"]]))
+            self.normalised(
+                which([float(np.mean(each["returns"])) for each in piece["evaluations"]]), piece["seed"]
+            )
             for piece in self._found
             if (piece["who"], piece["data"], piece["algorithm"]) == asked
         ]
@@ -97,6 +107,8 @@ def write(results: Path) -> None:
     """Page and picture of all environments with results."""
     sections = []
     for name, environment in ENVIRONMENTS.items():
+        if not (results / f"{name}.jsonl").exists():
+            continue
         board = read(results, name, environment)
         (DOCS / f"scoreboard-{name}.png").write_bytes(render(picture(board), LIGHT))
         sections.append(section(name, board, judged(results, name)))
@@ -107,7 +119,8 @@ def read(results: Path, name: str, environment: Environment) -> Board:
     """An environment's results."""
     lines = (results / f"{name}.jsonl").read_text().splitlines()
     recorded = json.loads((results / f"{name}-data.json").read_text())
-    return Board(environment, [json.loads(line) for line in lines], recorded)
+    by_seed = {int(seed): means for seed, means in recorded.items()}
+    return Board(environment, [json.loads(line) for line in lines], by_seed)
 
 
 def judged(results: Path, name: str) -> list[dict[str, Any]]:
@@ -122,11 +135,13 @@ Every algorithm on data recorded by our own SAC, and d3rlpy 2.8.1 on the same fi
 batches of {BATCH}, the same networks and learning rates. Other options are each library's defaults, except those in
 [benchmarks/scoreboard/tasks.py](../benchmarks/scoreboard/tasks.py). `python benchmarks/scoreboard` makes the data, the
 results and this page. Raw results, with the return of every episode, are in
-[benchmarks/scoreboard/results](../benchmarks/scoreboard/results).
+[benchmarks/scoreboard/results](../benchmarks/scoreboard/results). A seed whose results were made on another machine has
+the data that the same SAC played there.
 
-Scores are normalised: 0 is the mean return of the random data, 100 that of the expert data. The first number is the
-last evaluation's; the number in parentheses is the best evaluation's, which cannot be chosen without a simulator. Both
-are means over the seeds, ± half the width of Student's {LEVEL:.0%} interval.
+Scores are normalised: 0 is the return of a random policy, 100 an expert's. In Pendulum these are the means of the
+random and the expert data; in Hopper and HalfCheetah, D4RL's (arXiv 2004.07219). The first number is the last
+evaluation's; the number in parentheses is the best evaluation's, which cannot be chosen without a simulator. Both are
+means over the seeds, ± half the width of Student's {LEVEL:.0%} interval.
 
 """
 
@@ -135,7 +150,7 @@ def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> st
     """An environment's part of the page."""
     environment = board.environment
     data = list(environment.data)
-    head = ["algorithm", "by", *(f"{each} ({board.normalised(board.recorded[each]):.0f})" for each in data)]
+    head = ["algorithm", "by", *(f"{each} ({board.data_score(each):.0f})" for each in data)]
     rows = [row(board, algorithm, who) for algorithm in environment.algorithms for who in (OURS, D3RLPY)]
     table = [head, ["---"] * len(head), *filter(None, rows)]
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
@@ -167,7 +182,9 @@ def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> st
 
 def fewer(environment: Environment) -> str:
     """The algorithms that get another number of updates, with it."""
-    return ", ".join(f"{name} {int(environment.updates * share):,}" for name, share in UPDATES_OF.items())
+    return ", ".join(
+        f"{name} {int(environment.updates * share):,}" for name, share in environment.shares.items()
+    )
 
 
 def row(board: Board, algorithm: str, who: str) -> list[str] | None:
@@ -239,9 +256,7 @@ def picture(board: Board) -> Picture:
         panels = figure.subplots(1, len(environment.data), sharey=True)
         for axes, data in zip(panels, environment.data, strict=True):
             style_axes(axes, theme, data)
-            axes.axvline(
-                board.normalised(board.recorded[data]), color=theme.muted, linewidth=1, linestyle=":"
-            )
+            axes.axvline(board.data_score(data), color=theme.muted, linewidth=1, linestyle=":")
             for who, colour, shift in ((OURS, theme.main, -0.14), (D3RLPY, theme.reference, 0.14)):
                 for position, algorithm in enumerate(environment.algorithms):
                     found = board.score(who, data, algorithm, last)

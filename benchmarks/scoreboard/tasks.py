@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 SEEDS = (0, 1, 2)
@@ -37,12 +37,16 @@ class Environment:
     Attributes:
         id: Gymnasium's.
         sac: options of the SAC that plays the data.
-        sac_iterations: of 250 updates each.
+        sac_iterations: of `sac_updates` updates each; the SAC of each iteration's end is kept.
+        sac_updates: of an iteration.
         data: recordings by the name of the data that they make together.
+        judged: whether as much is recorded once more, to judge policies by.
+        reference: returns whose scores are 0 and 100; None for the means of the data `random` and `expert`.
         hidden: widths of all networks.
         rate: learning rate of all networks.
         updates: of each training.
-        every: updates between evaluations.
+        shares: of the updates, for algorithms whose updates cost several times as much as the others'.
+        every: updates between evaluations, of which such an algorithm has as many.
         episodes: of each evaluation, from the same initial states always.
         algorithms: those on the board.
     """
@@ -50,16 +54,50 @@ class Environment:
     id: str
     sac: Mapping[str, Any]
     sac_iterations: int
+    sac_updates: int
     data: Mapping[str, tuple[Stage, ...]]
+    judged: bool
+    reference: tuple[float, float] | None
     hidden: tuple[int, ...]
     rate: float
     updates: int
+    shares: Mapping[str, float]
     every: int
     episodes: int
-    algorithms: tuple[str, ...] = field(kw_only=True)
+    algorithms: tuple[str, ...]
 
 
 REPLAY = (500, 1000, 1500, 1750, 2000, 2250, 2500, 2750, 3000, 5000)
+
+
+def mujoco(name: str, reference: tuple[float, float], *, medium: int) -> Environment:
+    """Hopper or HalfCheetah: networks and rates of the papers, fewer updates than theirs.
+
+    Args:
+        name: Gymnasium's.
+        reference: D4RL's (arXiv 2004.07219) returns of the random and the expert policy, by which papers score.
+        medium: updates after which SAC is recorded as `medium`; `replay` has ten equal steps up to there.
+    """
+    return Environment(
+        name,
+        sac={"trainBatchSizePerLearner": 256},
+        sac_iterations=medium // 1_000,
+        sac_updates=1_000,
+        data={
+            "medium": (Stage(medium, 100),),
+            "replay": tuple(Stage(medium * tenth // 10, 20) for tenth in range(1, 11)),
+        },
+        judged=False,
+        reference=reference,
+        hidden=(256, 256),
+        rate=3e-4,
+        updates=20_000,
+        shares={"CQL": 0.25},
+        every=5_000,
+        episodes=10,
+        algorithms=("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL"),
+    )
+
 
 ENVIRONMENTS = {
     "pendulum": Environment(
@@ -71,15 +109,19 @@ ENVIRONMENTS = {
             "trainBatchSizePerLearner": 128,
         },
         sac_iterations=40,
+        sac_updates=250,
         data={
             "expert": (Stage(10_000, 100),),
             "medium": (Stage(2_000, 100),),
             "replay": tuple(Stage(updates, 10) for updates in REPLAY),
             "random": (Stage(None, 100),),
         },
+        judged=True,
+        reference=None,
         hidden=(64, 64),
         rate=1e-3,
         updates=5_000,
+        shares={"DecisionTransformer": 0.4},
         every=1_000,
         episodes=20,
         algorithms=(
@@ -95,6 +137,8 @@ ENVIRONMENTS = {
             "DecisionTransformer",
         ),
     ),
+    "hopper": mujoco("Hopper-v5", (-20.272305, 3234.3), medium=60_000),
+    "halfcheetah": mujoco("HalfCheetah-v5", (-280.178953, 12135.0), medium=40_000),
 }
 
 RATES = {
@@ -139,9 +183,6 @@ UNJUDGED = ("DecisionTransformer",)
 EXPLORING = ("FQL",)
 """Policies that are evaluated as they sample: FQL's maps noise to actions, as its authors evaluate it."""
 
-UPDATES_OF = {"DecisionTransformer": 0.4}
-"""Share of the updates that an algorithm gets: one of a Decision Transformer costs ten of the others'."""
-
 SHARED = ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC")
 """Those that d3rlpy trains, too."""
 
@@ -167,7 +208,15 @@ class Piece(NamedTuple):
 
     @property
     def updates(self) -> int:
-        return int(ENVIRONMENTS[self.environment].updates * UPDATES_OF.get(self.algorithm, 1.0))
+        """Of its training."""
+        environment = ENVIRONMENTS[self.environment]
+        return int(environment.updates * environment.shares.get(self.algorithm, 1.0))
+
+    @property
+    def every(self) -> int:
+        """Updates between its evaluations."""
+        environment = ENVIRONMENTS[self.environment]
+        return environment.every * self.updates // environment.updates
 
 
 def pieces() -> Iterator[Piece]:

@@ -65,7 +65,7 @@ def trained(piece: Piece, folder: Path, judges: Path, explore: bool) -> RunningA
     if place.exists():
         algorithm.restore_from_path(place)
         return algorithm
-    for _ in range(piece.updates // _every(piece)):
+    for _ in range(piece.updates // piece.every):
         algorithm.train()
     algorithm.save_to_path(place)
     return algorithm
@@ -75,7 +75,7 @@ def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
     environment = ENVIRONMENTS[piece.environment]
     found = []
     with _config(piece, path).build_algo() as algorithm:
-        for iteration in range(1, piece.updates // _every(piece) + 1):
+        for iteration in range(1, piece.updates // piece.every + 1):
             algorithm.train()
             report = evaluate_policy(
                 algorithm.get_policy(),
@@ -86,17 +86,11 @@ def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
             )
             found.append(
                 {
-                    "updates": iteration * _every(piece),
+                    "updates": iteration * piece.every,
                     "returns": [round(each, 2) for each in report.returns],
                 }
             )
     return found
-
-
-def _every(piece: Piece) -> int:
-    """Updates between evaluations."""
-    environment = ENVIRONMENTS[piece.environment]
-    return environment.every * piece.updates // environment.updates
 
 
 def _config(piece: Piece, path: Path) -> Any:
@@ -115,7 +109,7 @@ def _config(piece: Piece, path: Path) -> Any:
         .environment(environment.id)
         .training(**options)
         .rl_module(model_config=model)
-        .offline_data(input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=_every(piece))
+        .offline_data(input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=piece.every)
         .debugging(seed=piece.seed)
     )
 
@@ -132,7 +126,7 @@ def _theirs(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
         "batch": BATCH,
         "beta": BETAS[piece.data],
         "updates": piece.updates,
-        "every": environment.every,
+        "every": piece.every,
         "resets": [reset_seed(source, "episode", index) for index in range(environment.episodes)],
     }
     with tempfile.TemporaryDirectory() as work:
