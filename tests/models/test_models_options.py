@@ -17,6 +17,7 @@ from hindcast.errors import SpecError
 from hindcast.learn.algorithm import ModelInputs
 from hindcast.learn.target_networks import frozen_copy
 from hindcast.models.encoders import Encoder, idle_options
+from hindcast.models.flow_policy import NoiseMap
 from hindcast.models.networks import MemberLinear
 from hindcast.models.rl_module import PolicyModule, build_module
 
@@ -177,3 +178,9 @@ def test_options_of_images_are_idle_without_one() -> None:
     assert sorted(idle_options(VECTOR, model)) == ["convActivation", "convPadding"]
     assert idle_options(gym.spaces.Dict(a=VECTOR, b=IMAGE), model) == []
     assert idle_options(VECTOR, ModelSpec()) == []
+
+
+def test_a_map_of_noise_begins_its_heads_as_heads() -> None:
+    model = ModelSpec(fcnet_hiddens=[16], head_fcnet_hiddens=[8], head_fcnet_bias_initializer="ones")
+    layers = [each for each in NoiseMap(VECTOR, 2, model).modules() if isinstance(each, nn.Linear)]
+    assert [layer.bias.mean().item() for layer in layers] == [0, 1, 1]

@@ -42,10 +42,13 @@ class NoiseMap(nn.Module):
     def __init__(self, observation_space: gym.Space, size: int, model: ModelSpec, more: int = 0) -> None:
         super().__init__()
         self.features = Features(observation_space, model)
-        hidden = [*model.fcnet_hiddens, *model.head_fcnet_hiddens]
-        sizes = [self.features.output_size + size + more, *hidden]
-        self.stack = fully_connected(sizes, model, of_encoder(model))
-        self.head = linear(sizes[-1], size, 1.0, of_heads(model))
+        sizes = [self.features.output_size + size + more, *model.fcnet_hiddens]
+        of_head = [sizes[-1], *model.head_fcnet_hiddens]
+        self.stack = nn.Sequential(
+            *fully_connected(sizes, model, of_encoder(model)),
+            *fully_connected(of_head, model, of_heads(model)),
+        )
+        self.head = linear(of_head[-1], size, 1.0, of_heads(model))
 
     def forward(self, features_BF: Tensor, *numbers: Tensor) -> Tensor:
         """`[B, D]`; `numbers` are `[B, D]`, and then `[B, more]` where there are more."""
