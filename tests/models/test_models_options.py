@@ -184,3 +184,14 @@ def test_a_map_of_noise_begins_its_heads_as_heads() -> None:
     model = ModelSpec(fcnet_hiddens=[16], head_fcnet_hiddens=[8], head_fcnet_bias_initializer="ones")
     layers = [each for each in NoiseMap(VECTOR, 2, model).modules() if isinstance(each, nn.Linear)]
     assert [layer.bias.mean().item() for layer in layers] == [0, 1, 1]
+
+
+def test_layers_of_heads_are_of_action_values_too() -> None:
+    inputs = ModelInputs(
+        VECTOR,
+        ACTIONS,
+        ModelSpec(fcnet_hiddens=[16], head_fcnet_hiddens=[8, 4], head_fcnet_bias_initializer="ones"),
+    )
+    layers = [each for each in inputs.action_values().modules() if isinstance(each, MemberLinear)]
+    assert [tuple(layer.weight.shape[1:]) for layer in layers] == [(6, 16), (16, 8), (8, 4), (4, 3)]
+    assert [layer.bias.mean().item() for layer in layers] == [0, 1, 1, 1]

@@ -144,6 +144,8 @@ class Critics(nn.Module):
 class ActionValues(nn.Module):
     """Q(s, ·) of E members, for one Discrete action; of each value its mean, or so many of its quantiles.
 
+    Each member has a stack of `fcnet_hiddens` and then `head_fcnet_hiddens` of its own.
+
     Args: as of `Critics`; n is the number of actions.
         quantiles: Q of each value (arXiv 1710.10044); 1 is the mean alone.
         dueling: the last layer gives a state's value and each action's advantage over the mean (arXiv 1511.06581).
@@ -174,7 +176,7 @@ class ActionValues(nn.Module):
         self._start = int(action_space.start)
         self._quantiles, self._dueling = quantiles, dueling
         outputs = quantiles * (int(action_space.n) + dueling)
-        sizes = [self.observations.output_size, *model.fcnet_hiddens]
+        sizes = [self.observations.output_size, *model.fcnet_hiddens, *model.head_fcnet_hiddens]
         self.stack = _stack(members, sizes, outputs, model, layer_norm=layer_norm, dropout=dropout)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -273,8 +275,9 @@ def _stack(
     members: int, sizes: Sequence[int], outputs: int, model: ModelSpec, *, layer_norm: bool, dropout: float
 ) -> nn.Sequential:
     layers: list[nn.Module] = [_Members(members)]
-    for size_in, size_out in pairwise(sizes):
-        layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN, of_encoder(model)))
+    for layer, (size_in, size_out) in enumerate(pairwise(sizes)):
+        initial = of_encoder(model) if layer < len(model.fcnet_hiddens) else of_heads(model)
+        layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN, initial))
         if dropout or model.dropout:
             layers.append(Dropout(dropout or model.dropout))
         if layer_norm or model.layer_norm:
