@@ -19,6 +19,7 @@ from hindcast.learn.target_networks import frozen_copy
 from hindcast.models.encoders import Encoder, idle_options
 from hindcast.models.flow_policy import NoiseMap
 from hindcast.models.networks import MemberLinear
+from hindcast.models.return_policy import ReturnPolicy
 from hindcast.models.rl_module import PolicyModule, build_module
 
 VECTOR = gym.spaces.Box(-1, 1, (6,), np.float32)
@@ -195,3 +196,15 @@ def test_layers_of_heads_are_of_action_values_too() -> None:
     layers = [each for each in inputs.action_values().modules() if isinstance(each, MemberLinear)]
     assert [tuple(layer.weight.shape[1:]) for layer in layers] == [(6, 16), (16, 8), (8, 4), (4, 3)]
     assert [layer.bias.mean().item() for layer in layers] == [0, 1, 1, 1]
+
+
+def test_deviations_of_a_decision_transformer_may_be_parameters() -> None:
+    actions = gym.spaces.Box(-1, 1, (2,))
+    model = ModelSpec(
+        fcnet_hiddens=[4], distribution="gaussian", free_log_std=True, module_options={"size": 4}
+    )
+    policy = ReturnPolicy(VECTOR, actions, model)
+    given = policy(BATCH)["action_dist_inputs"]
+    assert given.shape == (10, 4)
+    assert (given[:, 2:] == 0).all()
+    assert not (given[:, :2] == 0).any()

@@ -21,7 +21,7 @@ from hindcast.episodes.spaces import flatten_space
 from hindcast.models.encoders import Dropout, Encoder, Features, fully_connected, linear
 from hindcast.models.initial_weights import of_encoder, of_heads
 from hindcast.models.recurrent import as_leaves
-from hindcast.models.rl_module import Batch, RLModule
+from hindcast.models.rl_module import Batch, RLModule, free_log_std
 
 _GPT_2_DEVIATION = 0.02
 _TOKENS = 3
@@ -79,9 +79,12 @@ class ReturnPolicy(RLModule):
         self.norm = nn.LayerNorm(size)
         self.transformer = CausalTransformer(size, layers, heads, dropout)
         sizes = [size, *model.head_fcnet_hiddens]
+        log_std = free_log_std(self.action_head, model)
+        computed = self.action_head.inputs_size - (0 if log_std is None else log_std.size)
         self.pi = nn.Sequential(
             *fully_connected(sizes, model, of_heads(model)),
-            linear(sizes[-1], self.action_head.inputs_size, 0.01, of_heads(model)),
+            linear(sizes[-1], computed, 0.01, of_heads(model)),
+            *([] if log_std is None else [log_std]),
         )
         self.register_buffer(
             "target_return", torch.tensor(math.nan if target_return is None else target_return)

@@ -265,8 +265,7 @@ class PolicyModule(RLModule):
         self.encoder = Encoder(self.observation_space, model)
         self.memory = _memory(self.encoder, model)
         features = self.encoder.output_size if self.memory is None else self.memory.output_size
-        is_free = model.free_log_std and self.action_head.log_std_columns
-        self.log_std = _FreeLogStd(self.action_head) if is_free else None
+        self.log_std = free_log_std(self.action_head, model)
         policy_outputs = self.action_head.inputs_size
         if self.log_std is not None:
             policy_outputs -= self.log_std.size
@@ -318,8 +317,12 @@ class PolicyModule(RLModule):
         return values.squeeze(-1)
 
 
-class _FreeLogStd(nn.Module):
-    """Puts log standard deviations that are parameters into their columns of the distribution's inputs."""
+class FreeLogStd(nn.Module):
+    """Puts log standard deviations that are parameters into their columns of the distribution's inputs.
+
+    Attributes:
+        size: how many there are.
+    """
 
     def __init__(self, head: ActionHead) -> None:
         super().__init__()
@@ -333,6 +336,11 @@ class _FreeLogStd(nn.Module):
     def forward(self, computed: Tensor) -> Tensor:
         log_std = self.log_std.expand(*computed.shape[:-1], self.size)
         return torch.cat([computed, log_std], -1)[..., self._order]
+
+
+def free_log_std(head: ActionHead, model: ModelSpec) -> FreeLogStd | None:
+    """Those of `model.free_log_std`; None where they depend on the observation, or actions have none."""
+    return FreeLogStd(head) if model.free_log_std and head.log_std_columns else None
 
 
 def build_module(
