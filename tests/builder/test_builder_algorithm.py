@@ -16,6 +16,7 @@ from hindcast import (
     COMPONENT_RL_MODULE,
     DEFAULT_MODULE_ID,
     BCConfig,
+    DefaultModelConfig,
     Policy,
     PPOConfig,
     RunningAlgorithm,
@@ -172,6 +173,16 @@ class TestTraining:
             said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
             assert said == algo.notes == config.replaced
         assert [line.split(":")[0] for line in said] == ["batch_mode", *["map_batches_kwargs"] * 2]
+
+    def test_options_that_the_networks_do_not_have_are_warned_of(self, walks: Path, tmp_path: Path) -> None:
+        model = DefaultModelConfig(fcnet_hiddens=[8], log_std_min=-3.0, frame_stack=2)
+        told = ["model_config.log_std_min has no effect: the policy has no standard deviations"]
+        training = clone(walks).rl_module(model_config=model)
+        recorder = BCConfig().environment(Walk).offline_data(output=str(tmp_path / "out"))
+        for config in (training, recorder.rl_module(model_config=model)):
+            with config.build_algo() as algo:
+                assert algo.notes[: len(told)] == told
+                assert not [note for note in algo.notes if "vf_share_layers" in note]
 
     def test_training_on_data_says_once_that_it_does_not_record(self, walks: Path, tmp_path: Path) -> None:
         with clone(walks).offline_data(output=str(tmp_path / "out")).build_algo() as algo:

@@ -16,7 +16,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import ModelInputs
 from hindcast.learn.target_networks import frozen_copy
-from hindcast.models.encoders import Encoder, idle_options
+from hindcast.models.encoders import Encoder, sees_images
 from hindcast.models.flow_policy import NoiseMap
 from hindcast.models.networks import MemberLinear
 from hindcast.models.return_policy import ReturnPolicy
@@ -174,11 +174,11 @@ class TestConvPadding:
             Encoder(IMAGE, ModelSpec(conv_filters=[[4, 10, 1]]))
 
 
-def test_options_of_images_are_idle_without_one() -> None:
-    model = ModelSpec(conv_padding="same", conv_activation="tanh")
-    assert sorted(idle_options(VECTOR, model)) == ["convActivation", "convPadding"]
-    assert idle_options(gym.spaces.Dict(a=VECTOR, b=IMAGE), model) == []
-    assert idle_options(VECTOR, ModelSpec()) == []
+def test_a_part_of_an_observation_may_be_an_image() -> None:
+    assert not sees_images(VECTOR, ModelSpec())
+    assert sees_images(gym.spaces.Dict(a=VECTOR, b=IMAGE), ModelSpec())
+    assert not sees_images(gym.spaces.Box(-1, 1, (3, 3, 3)), ModelSpec())
+    assert sees_images(gym.spaces.Box(-1, 1, (3, 3, 3)), ModelSpec(conv_filters=[]))
 
 
 def test_a_map_of_noise_begins_its_heads_as_heads() -> None:

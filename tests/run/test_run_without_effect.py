@@ -72,18 +72,6 @@ def test_options_of_a_state_need_a_recurrent_layer() -> None:
     assert note == "spec.policy.train.model.burnIn has no effect without policy.train.model.recurrent"
 
 
-def test_options_of_layers_need_layers() -> None:
-    idle = {"fcnetHiddens": [], "layerNorm": True, "dropout": 0.1, "fcnetKernelInitializer": "zeros"}
-    notes = notes_on(training("runs", "data", model=idle), is_one_machine=True)
-    assert sorted(note.split()[0] for note in notes) == [
-        "spec.model.dropout",
-        "spec.model.fcnetKernelInitializer",
-        "spec.model.layerNorm",
-    ]
-    (note,) = notes_on(training("runs", "data", model={**idle, "headFcnetHiddens": [8]}), is_one_machine=True)
-    assert note == "spec.model.fcnetKernelInitializer has no effect without model.fcnetHiddens"
-
-
 def test_options_of_a_module_of_ones_own_need_one() -> None:
     (note,) = notes_on(training("runs", "data", model={"moduleOptions": {"units": 3}}), is_one_machine=True)
     assert note == "spec.model.moduleOptions has no effect without model.moduleClass"
@@ -96,9 +84,34 @@ def test_options_of_a_module_of_ones_own_need_one() -> None:
     assert note == "spec.policy.moduleClass has no effect with policy.random"
 
 
-def test_options_of_images_need_images(tmp_path: Path, walks: Path, reporter: MemoryReporter) -> None:
-    train(training(tmp_path, walks, stop={"updates": 1}, model={"convPadding": "same"}), reporter=reporter)
-    assert "spec.model.convPadding has no effect: no observation is an image" in reporter.notes
+def test_a_training_tells_options_that_its_networks_do_not_have(
+    tmp_path: Path, walks: Path, reporter: MemoryReporter
+) -> None:
+    model = {
+        "fcnetHiddens": [],
+        "convPadding": "same",
+        "vfShareLayers": True,
+        "logStdMin": -5,
+        "dropout": 0.1,
+    }
+    train(training(tmp_path, walks, stop={"updates": 1}, model=model), reporter=reporter)
+    assert [note for note in reporter.notes if " has no effect" in note] == [
+        "spec.model.convPadding has no effect: no observation is an image",
+        "spec.model.dropout has no effect: there are no fcnetHiddens or headFcnetHiddens",
+        "spec.model.logStdMin has no effect: the policy has no standard deviations",
+        "spec.model.vfShareLayers has no effect: the policy has no value head",
+    ]
+
+
+def test_a_recording_tells_those_of_its_expert(tmp_path: Path, reporter: MemoryReporter) -> None:
+    config = {"trainBatchSizePerLearner": 32, "minibatchSize": 32, "numEpochs": 1}
+    model = {"fcnetHiddens": [4], "freeLogStd": True, "vfShareLayers": True}
+    expert = {"config": config, "model": model, "stop": {"iterations": 1}, "evaluation": {"duration": 1}}
+    given = {"duration": {"episodes": 1}, "policy": {"train": expert}}
+    record(recording(tmp_path / "data", **given), reporter=reporter)
+    assert [note for note in reporter.notes if " has no effect" in note] == [
+        "spec.policy.train.model.freeLogStd has no effect: the policy has no standard deviations",
+    ]
 
 
 def test_a_training_tells_them(tmp_path: Path, walks: Path, reporter: MemoryReporter) -> None:

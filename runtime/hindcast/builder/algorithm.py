@@ -27,7 +27,6 @@ from hindcast.pipeline.offline_data import OfflineData
 from hindcast.report.events import Reporter
 from hindcast.report.results import Result
 from hindcast.run.carry_out import InFiles
-from hindcast.run.claim import title
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
 from hindcast.run.inputs import inputs_of, ready_inputs
@@ -36,7 +35,7 @@ from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.stopping import with_evaluation
-from hindcast.run.trainer import Trainer, new_learner
+from hindcast.run.trainer import Trainer, new_learner, notes_on_policy
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.run.warm_start import initial_policy
 from hindcast.storage.location import resolve
@@ -64,6 +63,8 @@ _GONE: Final = {
 """Attributes of RLlib's algorithms that do not exist here, and their replacements."""
 
 _EVALUATIONS_ALONE = "output: only evaluate() adds episodes to the dataset; train() records none"
+_RLLIBS_DEFAULT = "spec.model.vfShareLayers "
+"""What a note begins with on the one field of a `DefaultModelConfig` that is set where nobody asked for it."""
 _EXPERIENCE_ALONE = "output: train() records the episodes that the policy learns from; evaluate() adds none"
 
 _LOG = logging.getLogger("hindcast")
@@ -377,8 +378,13 @@ class RunningAlgorithm:
             self._evaluations = Evaluations(plan.training, store, self._reporter, callbacks=self._callbacks)
         self._trainer = _trainer_of(plan, self._reporter)
         self._trainer.busy = self._evaluations.processes if self._evaluations else 0
+        for note in self._trainer.notes:
+            if not note.startswith(_RLLIBS_DEFAULT):
+                self._note(note)
         if plan.training is None or plan.online:
             self._warm_start(plan.initial_checkpoint)
+        else:
+            self._trainer.begin()
         self._callbacks.call("on_algorithm_init")
 
     def _warm_start(self, path: str | None) -> None:
@@ -434,21 +440,14 @@ def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:
         assert plan.recording is not None
         environment, seed = plan.recording.spec.environment, plan.recording.spec.seed
         algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
-        made = new_learner(algorithm, spaces, plan.model, environment, seed=seed)
-        return Trainer(plan.algorithm, *made, experience=None)
+        policy, learner = new_learner(algorithm, spaces, plan.model, environment, seed=seed)
+        return Trainer(plan.algorithm, policy, learner, None, notes=notes_on_policy(policy, plan.model))
     if plan.online:
-        trainer = online_trainer(plan.training, plan.training.spec, plan.width)
-        for note in trainer.notes:
-            reporter.note(title(plan.training), note)
-        return trainer
+        return online_trainer(plan.training, plan.training.spec, plan.width)
     if (initial := plan.training.spec.initial_checkpoint) is not None:
         initial_policy(initial, plan.model)  # is looked for before data are prepared
     inputs = ready_inputs(plan.training, inputs_of(plan.training, InFiles({})), reporter)
-    trainer = offline_trainer(plan.training, inputs)
-    for note in trainer.notes:
-        reporter.note(title(plan.training), note)
-    trainer.begin()
-    return trainer
+    return offline_trainer(plan.training, inputs)
 
 
 class _Notes(Reporter):

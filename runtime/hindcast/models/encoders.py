@@ -104,15 +104,10 @@ class Encoder(Features):
         return self._stack(super().forward(batch))
 
 
-def idle_options(space: gym.Space, model: ModelSpec) -> list[str]:
-    """The options given, by their YAML names, that change nothing since no observation is an image."""
+def sees_images(space: gym.Space, model: ModelSpec) -> bool:
+    """Whether any observation passes convolutions."""
     leaves = flatten_space(space, Columns.OBS).values()
-    if model.module_class or any(
-        isinstance(leaf, gym.spaces.Box) and _filters(leaf, model) for leaf in leaves
-    ):
-        return []
-    given = model.model_dump(by_alias=True, exclude_defaults=True)
-    return [option for option in given if option.startswith("conv")]
+    return any(isinstance(leaf, gym.spaces.Box) and _filters(leaf, model) is not None for leaf in leaves)
 
 
 def fully_connected(sizes: Sequence[int], model: ModelSpec, initial: Initial) -> nn.Sequential:

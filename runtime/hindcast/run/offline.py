@@ -19,7 +19,7 @@ from hindcast.run.held_out import HeldOut, as_one, opened, split_off
 from hindcast.run.live import live_source
 from hindcast.run.placement import HERE, Placement, learner_device
 from hindcast.run.spaces import spaces_of
-from hindcast.run.trainer import Trainer, new_learner, notes_on_module
+from hindcast.run.trainer import Trainer, new_learner, notes_on_policy
 from hindcast.run.warm_start import warm_start
 from hindcast.user_code import calling
 
@@ -62,7 +62,7 @@ def offline_trainer(
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
-    notes = [*([clamped] if clamped else []), *notes_on_module(policy.module)]
+    notes = [*([clamped] if clamped else []), *notes_on_policy(policy, spec.model)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     live = [

@@ -28,7 +28,7 @@ from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.live import live_source
 from hindcast.run.spaces import environment_spaces
-from hindcast.run.trainer import Experience, Trainer, new_learner, notes_on_module
+from hindcast.run.trainer import Experience, Trainer, new_learner, notes_on_policy
 from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
@@ -152,7 +152,8 @@ def online_trainer(
     spaces = environment_spaces(environment)
     policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
     needs = needs_for(algorithm, policy.module)
-    notes = notes_on_module(policy.module)
+    at = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
+    notes = notes_on_policy(policy, spec.model, at)
     initial = spec.initial_checkpoint
     warm = None if initial is None else partial(warm_start, policy, learner.nets, initial, FIELD_OF_EXPERTS)
     experience: Experience

@@ -19,7 +19,7 @@ from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
 from hindcast.models.connectors import Preprocessing
-from hindcast.models.encoders import idle_options
+from hindcast.models.idle_options import idle_options
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule, module_class_of
 from hindcast.models.trial import try_out
@@ -251,12 +251,16 @@ def new_learner(
     return policy, Learner(algorithm, nets, device, seed, group)
 
 
-def notes_on_module(module: RLModule) -> list[str]:
-    """What the user should know of a policy's network before it is trained.
+def notes_on_policy(policy: Policy, model: ModelSpec, at: str = "spec.model") -> list[str]:
+    """What the user should know of a policy before it is trained.
+
+    Args:
+        policy: as `new_learner` built it.
+        model: what from.
+        at: the model's place in the resource.
 
     Raises:
-        UserCodeError: it is the user's own, and does not do what it should (`try_out`).
+        UserCodeError: its network is the user's own, and does not do what it should (`try_out`).
     """
-    idle = idle_options(module.observation_space, module.model_config)
-    notes = [f"spec.model.{option} has no effect: no observation is an image" for option in idle]
-    return notes + try_out(module)
+    idle = idle_options(policy, model)
+    return [f"{at}.{option} has no effect: {why}" for option, why in idle.items()] + try_out(policy.module)

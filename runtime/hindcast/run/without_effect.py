@@ -52,9 +52,6 @@ OF_STATES: Final = (
     "initialState",
 )
 """The options of a model that has a recurrent layer."""
-_OF_DENSE_LAYERS: Final = ("fcnetActivation", "layerNorm", "dropout")
-"""Those of a model that has dense layers in its encoder or its heads."""
-_OF_THE_ENCODERS: Final = ("fcnetKernelInitializer", "fcnetBiasInitializer")
 
 
 def without_effect(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> dict[str, str]:
@@ -101,9 +98,6 @@ def _of_another_model(model: ModelSpec, at: str) -> dict[str, str]:
     if model.module_class is not None:
         return {}
     table = {f"{at}.moduleOptions": f"has no effect without {at}.moduleClass"}
-    if not model.fcnet_hiddens:
-        idle = _OF_THE_ENCODERS + (() if model.head_fcnet_hiddens else _OF_DENSE_LAYERS)
-        table |= {f"{at}.{option}": f"has no effect without {at}.fcnetHiddens" for option in idle}
     if model.recurrent == "none":
         table |= {f"{at}.{option}": f"has no effect without {at}.recurrent" for option in OF_STATES}
     return table

@@ -1,0 +1,136 @@
+"""Every option of the model changes what an algorithm builds, or a note says that it does not; never both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hindcast.algorithms import REGISTRY, build
+from hindcast.api.model import ModelSpec
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import ModelInputs, needs_for, new_networks
+from hindcast.models.connectors import Preprocessing
+from hindcast.models.policy import Policy
+from hindcast.models.rl_module import RLModule
+from hindcast.run.trainer import notes_on_policy
+from hindcast.run.without_effect import notes_on
+from support import training
+
+VECTOR = gym.spaces.Box(-1, 1, (3,))
+IMAGE = gym.spaces.Box(0, 255, (5, 5, 1), np.uint8)
+ACTIONS = (gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2,)))
+INITIALIZER = {"name": "constant", "kwargs": {"val": 0.3}}
+OTHERS: dict[str, Any] = {
+    "fcnetHiddens": [5],
+    "fcnetActivation": "relu",
+    "layerNorm": True,
+    "dropout": 0.5,
+    "vfShareLayers": True,
+    "headFcnetHiddens": [5],
+    "distribution": "boundedGaussian",
+    "freeLogStd": True,
+    "logStdClip": 2.0,
+    "logStdMin": -2.0,
+    "logStdMax": 0.5,
+    "convFilters": [[3, 2, 2]],
+    "convActivation": "tanh",
+    "convPadding": "same",
+    "observationFilter": "meanStd",
+    "frameStack": 2,
+    "recurrent": "gru",
+    "cellSize": 3,
+    "maxSeqLen": 7,
+    "burnIn": 2,
+    "initialState": "recorded",
+    "moduleOptions": {"units": 3},
+    **{
+        f"{part}{kind}Initializer": INITIALIZER
+        for part in ("fcnet", "headFcnet", "conv", "recurrent")
+        for kind in ("Kernel", "Bias")
+    },
+}
+"""A value of each option that is neither its default nor in a case."""
+SMALL = {"DecisionTransformer": {"embedSize": 4, "numLayers": 1, "contextLength": 2, "targetReturn": 1.0}}
+
+
+class Case(NamedTuple):
+    """Observations, options of the model, and what the names of those tried beside them begin with."""
+
+    space: gym.Space[Any]
+    model: Mapping[str, Any]
+    tried: tuple[str, ...] = ("",)
+
+
+DEEP = {"fcnetHiddens": [4]}
+LAYERS = ("fcnet", "headFcnet", "layerNorm", "dropout")
+CASES = {
+    "dense layers": Case(VECTOR, DEEP),
+    "no dense layers": Case(VECTOR, {"fcnetHiddens": []}, LAYERS),
+    "dense layers of heads alone": Case(VECTOR, {"fcnetHiddens": [], "headFcnetHiddens": [4]}, LAYERS),
+    "images": Case(IMAGE, {**DEEP, "convFilters": [[2, 2, 2]]}, ("conv", "observationFilter", "frameStack")),
+    "numbers": Case(gym.spaces.Discrete(3), DEEP, ("conv", "observationFilter", "frameStack")),
+    "a state": Case(VECTOR, {**DEEP, "recurrent": "lstm", "cellSize": 4}),
+    "a Gaussian": Case(VECTOR, {**DEEP, "distribution": "gaussian"}, ("freeLogStd", "logStd")),
+    "no deviation": Case(VECTOR, {**DEEP, "distribution": "deterministic"}, ("freeLogStd", "logStd")),
+    "both ends": Case(VECTOR, {**DEEP, "logStdMin": -3.0, "logStdMax": 1.0}, ("logStd",)),
+}
+
+
+class Built(NamedTuple):
+    """What an algorithm builds: the policy, all that describes its networks and the data it takes, and the weights."""
+
+    policy: Policy
+    described: list[object]
+    weights: Mapping[str, Tensor]
+
+    def equals(self, other: Built) -> bool:
+        """Whether nothing but the policy's own copy of the options differs."""
+        return self.described == other.described and all(
+            torch.equal(weights, other.weights[name]) for name, weights in self.weights.items()
+        )
+
+
+def built(name: str, case: Case, actions: gym.Space[Any], options: Mapping[str, Any]) -> Built | None:
+    """None where the algorithm refuses these options."""
+    algorithm, model = build(name, SMALL.get(name, {})), ModelSpec.model_validate({**case.model, **options})
+    try:
+        preprocessing = Preprocessing.of(case.space, actions, model)
+        inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
+        nets = new_networks(algorithm, inputs, seed=0)
+        module = cast(RLModule, nets["policy"])
+        needs = needs_for(algorithm, module)
+    except SpecError:
+        return None
+    seen = (sorted(preprocessing.filters), preprocessing.stacked_leaves)
+    described = [repr(nets), repr(module.action_head), seen, needs]
+    return Built(Policy(module, preprocessing, case.space, actions), described, nets.state_dict())
+
+
+def wrong(name: str, case: Case, actions: gym.Space[Any]) -> Iterator[str]:
+    """Options that change nothing and have no note, or change something and have one."""
+    before = built(name, case, actions, {})
+    for option, value in OTHERS.items() if before else ():
+        after = built(name, case, actions, {option: value}) if option.startswith(case.tried) else None
+        if before and after:
+            resource = training("runs", "data", model={**case.model, option: value})
+            notes = notes_on(resource, is_one_machine=True)
+            notes += notes_on_policy(after.policy, resource.spec.model)
+            if (f"spec.model.{option}" in [note.split()[0] for note in notes]) != after.equals(before):
+                yield option
+
+
+def test_a_value_is_tried_of_every_option() -> None:
+    """But for the class, whose effect is another network."""
+    assert OTHERS.keys() == {field.alias for field in ModelSpec.model_fields.values()} - {"moduleClass"}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", REGISTRY)
+def test_an_option_has_an_effect_or_a_note(name: str, case: str) -> None:
+    assert [list(wrong(name, CASES[case], actions)) for actions in ACTIONS] == [[], []]
