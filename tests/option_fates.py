@@ -7,15 +7,15 @@ from typing import Any
 
 from hindcast import AlgorithmConfig
 from hindcast.errors import UserError
-from hindcast.run.without_effect import without_effect
+from hindcast.run.without_effect import without_another, without_effect
 
-_READ_ONLINE = ("algorithm", "environment", "model", "seed", "evaluation", "callbacks")
+_READ_ONLINE = ("algorithm", "config", "environment", "model", "seed", "evaluation", "callbacks")
 
 
 def built(config: AlgorithmConfig) -> dict[str, Any]:
-    """All that `build_algo` reads: of the resources no field that has no effect."""
+    """All that `build_algo` reads, without the fields that have no effect."""
     plan = config.plan()
-    found: dict[str, Any] = {"config": plan.config, "model": plan.model, "start": plan.initial_checkpoint}
+    found: dict[str, Any] = {"start": plan.initial_checkpoint}
     if plan.online:
         found["width"] = plan.width
     for resource in (plan.training, plan.recording):
@@ -27,6 +27,10 @@ def built(config: AlgorithmConfig) -> dict[str, Any]:
         if resource is plan.training and plan.online:
             spec = {section: spec[section] for section in _READ_ONLINE}
         found[resource.kind] = spec
+    if plan.training is None:
+        found |= {"config": dict(plan.config), "model": plan.model.model_dump(by_alias=True)}
+        for field in without_another(plan.algorithm, plan.config, plan.model):
+            remove(found, field)
     return found
 
 
@@ -49,3 +53,19 @@ def fate(config: AlgorithmConfig, method: str, options: Mapping[str, Any]) -> st
         return "is refused"
     (name,) = options
     return "is warned of" if any(line.startswith(f"{name}: ") for line in config.replaced) else "does nothing"
+
+
+def another(option: Mapping[str, Any]) -> Any:
+    """A value that an option takes, and that is not its default.
+
+    Args:
+        option: its JSON schema.
+    """
+    default = option["default"]
+    if isinstance(default, bool):
+        return not default
+    if "enum" in option:
+        return next(value for value in option["enum"] if value != default)
+    if isinstance(default, int):
+        return default + 1
+    return default / 2 + 0.01 if isinstance(default, float) else 0.5

@@ -10,11 +10,11 @@ from pydantic.alias_generators import to_camel
 from test_builder_options import CLASSES, MAPPED, MODEL_SAMPLES, SAMPLES
 
 from hindcast import AlgorithmConfig, BCConfig, PPOConfig
-from hindcast.api.options import options_model
+from hindcast.api.options import options_of, schemas
 from hindcast.builder.names import algorithm_options
 from hindcast.builder.options import OPTIONS
 from hindcast.errors import UserError
-from option_fates import built, fate
+from option_fates import another, built, fate
 
 CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
     "training": lambda: BCConfig().environment("CartPole-v1").offline_data(input_="data"),
@@ -50,27 +50,25 @@ def test_no_option_does_nothing_silently(kind: str, method: str) -> None:
     assert [name for name, found in fates.items() if found == "does nothing"] == []
 
 
-@pytest.mark.parametrize("kind", ["training", "learning online"])
-def test_no_option_of_an_algorithm_does_nothing_silently(kind: str) -> None:
-    algorithm = CONFIGS[kind]().algorithm
-    assert algorithm is not None
+@pytest.mark.parametrize("algorithm", schemas())
+def test_an_option_of_an_algorithm_has_an_effect_unless_it_lacks_another(algorithm: str) -> None:
     for name in algorithm_options(algorithm):
-        default = options_model(algorithm).model_fields[to_camel(name.rstrip("_"))].default
-        assert fate(CONFIGS[kind](), "training", {name: other_than(default)}) != "does nothing", name
+        option = options_of(algorithm)[to_camel(name.rstrip("_"))]
+        needed = option.get("x-only-with")
+        is_lacking = needed is not None and not options_of(algorithm)[needed]["default"]
+        expected = "is warned of" if is_lacking else "has an effect"
+        assert fate(config_of(algorithm), "training", {name: another(option)}) == expected, name
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_no_field_of_the_model_does_nothing_silently(kind: str) -> None:
+    before = built(CONFIGS[kind]().rl_module(model_config={"head_fcnet_hiddens": [5]}))
     for name in OPTIONS["DefaultModelConfig"]:
         given = MODEL_SAMPLES.get(name, (3,))[0]
         config = CONFIGS[kind]()
-        before = built(config)
         try:
-            config.rl_module(model_config={name: given, "head_fcnet_hiddens": [4]})
-            changed = built(config)["model"] != before["model"].model_copy(update={"head_fcnet_hiddens": [4]})
-            assert changed or name == "head_fcnet_hiddens" or any(name in line for line in config.replaced), (
-                name
-            )
+            config.rl_module(model_config={"head_fcnet_hiddens": [5], name: given})
+            assert built(config) != before or any(f" {name}: " in line for line in config.replaced), name
         except UserError:
             continue
 
@@ -87,12 +85,8 @@ def test_a_wrong_value_is_refused_in_a_sentence(kind: str, name: str) -> None:
             assert str(error)
 
 
-def other_than(default: Any) -> Any:
-    """A value that an option of this default takes, and is not it."""
-    if isinstance(default, bool):
-        return not default
-    if isinstance(default, str):
-        return "norm"
-    if isinstance(default, int):
-        return default + 1
-    return 0.5 if default is None else default / 2 + 0.01
+def config_of(algorithm: str) -> AlgorithmConfig:
+    """One that can be built: from data, but for what learns in its environment."""
+    config = AlgorithmConfig(algorithm).environment("CartPole-v1")
+    trains_on_data = "OfflineTraining" in schemas()[algorithm]["x-kinds"]
+    return config.offline_data(input_="data") if trains_on_data else config

@@ -466,9 +466,9 @@ def test_a_recurrent_model_of_rllib() -> None:
     assert config.to_resource().spec.model.recurrent == "gru"
     config.rl_module(model_config=DefaultModelConfig(max_seq_len=30))
     assert config.replaced == [
-        "burnin_len: has no effect without model.recurrent",
-        "prelearner_use_recorded_module_states: has no effect without model.recurrent",
-        "model_config: max_seq_len: has no effect without use_lstm or recurrent",
+        "burnin_len: has no effect without model_config.use_lstm",
+        "prelearner_use_recorded_module_states: has no effect without model_config.use_lstm",
+        "model_config: max_seq_len: has no effect without model_config.use_lstm",
     ]
 
 
@@ -951,9 +951,13 @@ def test_own_algorithm_takes_any_option() -> None:
     assert config.to_resource().spec.custom_config == {"myWeight": 2, "lr": 0.1}
     config.training(frame_stack=4)  # its own, although a model config has a field of that name
     assert config.to_resource().spec.custom_config["frameStack"] == 4
-    assert config.training(grad_clip_by="norm").replaced == [
-        "grad_clip_by: only has an effect with grad_clip"
-    ]
+    assert config.training(grad_clip_by="norm").replaced == ["grad_clip_by: has no effect without grad_clip"]
+
+
+def test_an_option_is_not_told_where_what_it_needs_is_there_by_default() -> None:
+    config = AlgorithmConfig("DecisionTransformer").environment("CartPole-v1").offline_data(input_="data")
+    assert config.training(grad_clip_by="norm").replaced == []
+    assert bc().training(grad_clip_by="global_norm").replaced == []
 
 
 def test_own_algorithm_may_have_an_option_that_another_one_is_refused() -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from hindcast.api.options import algorithms, options_of, schemas
 from hindcast.run.without_effect import notes_on
+from option_fates import another
 from support import MemoryReporter, record, recording, train, training
 
 GIVEN = {
@@ -65,16 +71,16 @@ def test_options_of_playing_need_an_environment_and_those_of_estimates_need_thes
 def test_options_of_a_state_need_a_recurrent_layer() -> None:
     idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "recorded"}
     notes = notes_on(training("runs", "data", model=idle), is_one_machine=True)
-    assert notes == [f"spec.model.{option} has no effect without model.recurrent" for option in idle]
+    assert notes == [f"spec.model.{option} has no effect without spec.model.recurrent" for option in idle]
     assert notes_on(training("runs", "data", model={**idle, "recurrent": "gru"}), is_one_machine=True) == []
     expert = {"train": {"model": {"burnIn": 3}, "stop": {"iterations": 1}}}
     (note,) = notes_on(recording("data", policy=expert), is_one_machine=True)
-    assert note == "spec.policy.train.model.burnIn has no effect without policy.train.model.recurrent"
+    assert note == "spec.policy.train.model.burnIn has no effect without spec.policy.train.model.recurrent"
 
 
 def test_options_of_a_module_of_ones_own_need_one() -> None:
     (note,) = notes_on(training("runs", "data", model={"moduleOptions": {"units": 3}}), is_one_machine=True)
-    assert note == "spec.model.moduleOptions has no effect without model.moduleClass"
+    assert note == "spec.model.moduleOptions has no effect without spec.model.moduleClass"
     given = {"moduleClass": "module_toys:Sums", "maxSeqLen": 9, "moduleOptions": {"units": 3}}
     assert notes_on(training("runs", "data", model=given), is_one_machine=True) == []
     expert = {"train": {"stop": {"iterations": 1}}, "moduleClass": "module_toys:Net"}
@@ -82,6 +88,52 @@ def test_options_of_a_module_of_ones_own_need_one() -> None:
     assert note.startswith("spec.policy.moduleClass has no effect with policy.train")
     (note,) = notes_on(recording("data", policy={"random": {}, "moduleClass": "a:B"}), is_one_machine=True)
     assert note == "spec.policy.moduleClass has no effect with policy.random"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        (each, name)
+        for each in schemas()
+        for name, option in options_of(each).items()
+        if "x-only-with" in option
+    ],
+)
+def test_an_option_that_needs_another_is_told_without_it(algorithm: str, name: str) -> None:
+    option = options_of(algorithm)[name]
+    needed = options_of(algorithm)[option["x-only-with"]]
+    is_switch = needed.get("type") == "boolean"
+    off, on = (False, True) if is_switch else (None if "anyOf" in needed else 0.0, 1.0)
+    for at, notes in notes_of(algorithm, {name: another(option), option["x-only-with"]: off}):
+        assert notes == [f"spec.{at}.{name} has no effect without spec.{at}.{option['x-only-with']}"]
+    for _, notes in notes_of(algorithm, {name: another(option), option["x-only-with"]: on}):
+        assert notes == []
+    for _, notes in notes_of(algorithm, {name: option["default"], option["x-only-with"]: off}):
+        assert notes == []
+
+
+def notes_of(algorithm: str, config: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """The notes on a training and on an expert with these options, each with the options' place."""
+    given = {"algorithm": algorithm, "config": config}
+    if algorithm in algorithms("OfflineTraining"):
+        yield "config", notes_on(training("runs", "data", **given), is_one_machine=True)
+    if algorithm in algorithms("OfflineRecording"):
+        expert = {"train": {**given, "stop": {"iterations": 1}}}
+        yield "policy.train.config", notes_on(recording("data", policy=expert), is_one_machine=True)
+
+
+def test_what_is_needed_may_be_there_by_default() -> None:
+    given = {"algorithm": "DecisionTransformer", "config": {"gradClipBy": "norm"}}
+    assert notes_on(training("runs", "data", **given), is_one_machine=True) == []
+
+
+def test_an_own_algorithm_has_the_options_of_all() -> None:
+    given = {
+        "algorithm": "algorithm_toys:LambdaReturns",
+        "customConfig": {"gradClipBy": "norm", "targetsEvery": 5},
+    }
+    (note,) = notes_on(training("runs", "data", config={}, **given), is_one_machine=True)
+    assert note == "spec.customConfig.gradClipBy has no effect without spec.customConfig.gradClip"
 
 
 def test_a_training_tells_options_that_its_networks_do_not_have(
@@ -94,8 +146,10 @@ def test_a_training_tells_options_that_its_networks_do_not_have(
         "logStdMin": -5,
         "dropout": 0.1,
     }
-    train(training(tmp_path, walks, stop={"updates": 1}, model=model), reporter=reporter)
+    config = {"gradClipBy": "norm"}
+    train(training(tmp_path, walks, stop={"updates": 1}, model=model, config=config), reporter=reporter)
     assert [note for note in reporter.notes if " has no effect" in note] == [
+        "spec.config.gradClipBy has no effect without spec.config.gradClip",
         "spec.model.convPadding has no effect: no observation is an image",
         "spec.model.dropout has no effect: there are no fcnetHiddens or headFcnetHiddens",
         "spec.model.logStdMin has no effect: the policy has no standard deviations",
@@ -104,12 +158,13 @@ def test_a_training_tells_options_that_its_networks_do_not_have(
 
 
 def test_a_recording_tells_those_of_its_expert(tmp_path: Path, reporter: MemoryReporter) -> None:
-    config = {"trainBatchSizePerLearner": 32, "minibatchSize": 32, "numEpochs": 1}
+    config = {"klTarget": 0.1, "trainBatchSizePerLearner": 32, "minibatchSize": 32, "numEpochs": 1}
     model = {"fcnetHiddens": [4], "freeLogStd": True, "vfShareLayers": True}
     expert = {"config": config, "model": model, "stop": {"iterations": 1}, "evaluation": {"duration": 1}}
     given = {"duration": {"episodes": 1}, "policy": {"train": expert}}
     record(recording(tmp_path / "data", **given), reporter=reporter)
     assert [note for note in reporter.notes if " has no effect" in note] == [
+        "spec.policy.train.config.klTarget has no effect without spec.policy.train.config.useKlLoss",
         "spec.policy.train.model.freeLogStd has no effect: the policy has no standard deviations",
     ]
 

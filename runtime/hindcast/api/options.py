@@ -76,6 +76,33 @@ def normalised(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value != model.model_fields[name].default}
 
 
+@cache
+def options_of(algorithm: str | None) -> Mapping[str, Schema]:
+    """Name -> JSON schema of an algorithm's options; of another than `schemas()` has, those that all of them share."""
+    known = schemas()
+    first, *others = [known[algorithm]] if algorithm in known else known.values()
+    return {
+        name: option
+        for name, option in first["properties"].items()
+        if all(name in other["properties"] for other in others)
+    }
+
+
+def idle_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """The options given, and not at their defaults, that lack the one without which they have no effect.
+
+    Returns:
+        Name of the option -> name of that one (`x-only-with`), by their YAML names.
+    """
+    known = options_of(algorithm)
+    values = {name: option.get("default") for name, option in known.items()} | dict(config)
+    return {
+        name: needed
+        for name, option in known.items()
+        if (needed := option.get("x-only-with")) and values[name] != option["default"] and not values[needed]
+    }
+
+
 def check_algorithm(kind: str, algorithm: str, config: Any, model: Any, at: Steps) -> list[Problem]:
     """What is wrong with an algorithm's name, its options and its model. `at` is their place (`("spec",)`)."""
     if is_custom(algorithm) and kind == "OfflineTraining":

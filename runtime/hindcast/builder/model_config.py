@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from hindcast.api.sentences import nearest
-from hindcast.builder.options import MODEL, OPTIONS
+from hindcast.builder.options import MODEL, OPTIONS, in_python
 from hindcast.errors import SpecError
 
 Initializer = str | Callable[..., Any] | None
@@ -129,13 +129,13 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 
 
 def replaced_model_fields(
-    config: DefaultModelConfig | Mapping[str, Any], is_default: bool = True
+    config: DefaultModelConfig | Mapping[str, Any], idle: Mapping[str, str]
 ) -> list[str]:
     """Notes on the fields whose values are replaced or have no effect.
 
     Args:
         config: of the networks.
-        is_default: whether these are the default networks; custom ones may be recurrent without Hindcast's layer.
+        idle: the resource's fields that have no effect, with what is so.
     """
     given, lines = as_dict(config), []
     if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:
@@ -149,14 +149,11 @@ def replaced_model_fields(
         for name, value in given.items()
         if name.endswith(_KWARGS) and value and given.get(name.removesuffix(_KWARGS)) is None
     ]
-    if is_default and not given.get("use_lstm") and given.get("recurrent", "none") == "none":
-        idle = [
-            name
-            for name in ("lstm_cell_size", "max_seq_len")
-            if given.get(name, _DEFAULTS[name]) != _DEFAULTS[name]
-        ]
-        lines += [f"{name}: has no effect without use_lstm or recurrent" for name in idle]
-    return lines
+    return lines + [
+        f"{name}: {in_python(idle[field])}"
+        for name, option in OPTIONS[MODEL].items()
+        if name in given and (field := option.training) in idle and not name.endswith(_KWARGS)
+    ]
 
 
 def observation_filter(name: Any) -> Any:

@@ -155,13 +155,8 @@ def module_fields(spec: Given) -> dict[str, Any]:
     return own | length | {"moduleOptions": options}
 
 
-def names_a_class(spec: Given | None) -> bool:
-    """Whether there is a spec with a class."""
-    return spec is not None and "module_class" in spec_as_dict(spec)
-
-
-def replaced_module_fields(spec: Given) -> list[str]:
-    """Notes on the fields whose values are replaced."""
+def replaced_module_fields(spec: Given, idle: Mapping[str, str]) -> list[str]:
+    """Notes on the fields whose values are replaced or have no effect; `idle` as of `replaced_model_fields`."""
     given = spec_as_dict(spec)
     config = given.get("model_config")
     lines = [
@@ -170,5 +165,5 @@ def replaced_module_fields(spec: Given) -> list[str]:
         if OPTIONS[MODULE][name].kind == "replaced"
     ]
     if config is not None and ("module_class" not in given or isinstance(config, DefaultModelConfig)):
-        lines += replaced_model_fields(config, "module_class" not in given)
+        lines += replaced_model_fields(config, idle)
     return lines

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel, to_snake
 
-from hindcast.api.options import is_custom, schemas
+from hindcast.api.options import is_custom, options_of, schemas
 from hindcast.api.sentences import nearest, similar
 from hindcast.builder.options import MODEL, OPTIONS, Option, is_of_table, methods_with
 from hindcast.errors import SpecError
@@ -76,8 +76,7 @@ def schema_of(algorithm: str | None, name: str) -> Mapping[str, Any]:
 
     For a custom algorithm, only options that all algorithms have are known.
     """
-    known = [schema["properties"].get(to_camel(name.rstrip("_"))) for schema in _schemas_of(algorithm)]
-    return known[0] if all(known) else {}
+    return options_of(algorithm).get(to_camel(name.rstrip("_")), {})
 
 
 def default_of(algorithm: str | None, name: str) -> Any:

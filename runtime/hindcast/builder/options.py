@@ -50,7 +50,7 @@ class Option(NamedTuple):
 MODEL: Final = "DefaultModelConfig"
 MODULE: Final = "RLModuleSpec"
 _PATH: Final = re.compile(r"\bspec((?:\.[A-Za-z]\w*)+)\b(?!\[)")
-_ALGORITHMS: Final = "config."
+_ALGORITHMS: Final = ("config.", "customConfig.")
 """Where a resource has the algorithm's own options."""
 _CLASSES: Final = (MODEL, MODULE)
 """Classes of option values whose fields are in the table too."""
@@ -153,5 +153,5 @@ _BY_FIELD: Final = _by_field()
 def _option(found: re.Match[str]) -> str:
     field = found[1][1:]
     if field.startswith(_ALGORITHMS):
-        return to_snake(field.removeprefix(_ALGORITHMS))
+        return to_snake(field.partition(".")[2])
     return _BY_FIELD.get(field, found[0])

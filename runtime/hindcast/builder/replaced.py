@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pydantic.alias_generators import to_snake
+from pydantic.alias_generators import to_camel
 
 from hindcast.builder.model_config import replaced_model_fields
-from hindcast.builder.module_spec import names_a_class, replaced_module_fields
-from hindcast.builder.names import schema_of
-from hindcast.builder.options import BY_NAME, Option
+from hindcast.builder.module_spec import replaced_module_fields
+from hindcast.builder.options import BY_NAME, Option, in_python
 from hindcast.builder.resources import learns_online, packs_columns, plan_of, plays
 from hindcast.builder.values import names_data, replaced_parts
 from hindcast.errors import SpecError
-from hindcast.run.without_effect import without_effect
+from hindcast.run.without_effect import without_another, without_effect
 
 _READ_ONLINE: Final = ("environment", "model", "seed", "evaluation", "initialCheckpoint", "callbacks")
 """Sections of a training that apply to an algorithm that learns in its environment."""
@@ -31,19 +30,25 @@ def _lines(
     algorithm: str | None, given: Mapping[str, Any], name: str, idle: Mapping[str, str]
 ) -> Iterator[str]:
     option = BY_NAME.get(name)
-    needed = option.only_with if option else to_snake(schema_of(algorithm, name).get("x-only-with", ""))
-    if needed and not given.get(needed):
-        yield f"only has an effect with {needed}"
-    elif option is None or option.kind == "refused":
+    if option is None:
+        own = to_camel(name.rstrip("_"))
+        yield from _found(idle, f"config.{own}", f"customConfig.{own}")
+    elif option.only_with and not given.get(option.only_with):
+        yield f"only has an effect with {option.only_with}"
+    elif option.kind == "refused":
         return
     elif option.kind == "replaced":
         yield option.remark
     elif reason := _out_of_place(algorithm, given, option):
         yield reason
     else:
-        found = [idle[field] for field in (option.training, option.recording) if field in idle]
-        yield from found[:1]
-        yield from _within(given, name)
+        yield from _found(idle, option.training, option.recording)
+        yield from _within(given, name, idle)
+
+
+def _found(idle: Mapping[str, str], *fields: str) -> list[str]:
+    """What is so of the first of the fields that is idle."""
+    return [in_python(idle[field]) for field in fields if field in idle][:1]
 
 
 def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Option) -> str | None:
@@ -64,13 +69,13 @@ def _out_of_place(algorithm: str | None, given: Mapping[str, Any], option: Optio
     return "applies to recorded data only, and input_ names none" if is_idle else None
 
 
-def _within(given: Mapping[str, Any], name: str) -> Iterator[str]:
+def _within(given: Mapping[str, Any], name: str, idle: Mapping[str, str]) -> Iterator[str]:
     """Notes on parts of a value."""
     value = given[name]
     if name == "model_config":
-        yield from replaced_model_fields(value, not names_a_class(given.get("rl_module_spec")))
+        yield from replaced_model_fields(value, idle)
     if name == "rl_module_spec":
-        yield from replaced_module_fields(value)
+        yield from replaced_module_fields(value, idle)
     yield from replaced_parts(name, value)
     if name == "output_compress_columns" and not packs_columns(given):
         yield "applies to output_format='SampleBatch' only; for Parquet use output_compression"
@@ -87,4 +92,5 @@ def _idle_fields(algorithm: str | None, given: Mapping[str, Any]) -> dict[str, s
     except SpecError:
         return {}
     built = [resource for resource in (plan.training, plan.recording) if resource is not None]
-    return {field: why for each in built for field, why in without_effect(each, True).items()}
+    idle = without_another(plan.algorithm, plan.config, plan.model)
+    return idle | {field: why for each in built for field, why in without_effect(each, True).items()}

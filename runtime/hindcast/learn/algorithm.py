@@ -47,7 +47,7 @@ class Critic(Protocol):
 class AlgorithmOptions(Model):
     """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown; defaults are checked too.
 
-    `x-only-with` in an option's schema names the option without which it has no effect.
+    `x-only-with` in an option's schema names the option without which it has no effect; a note says so.
     """
 
     model_config = ConfigDict(validate_default=True)

@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.options import idle_options, is_custom
 
 NOWHERE: Final[Mapping[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
@@ -43,7 +44,7 @@ _OF_RECORDED_DATA: Final = (
     "validateData",
     "dataWorkers",
 )
-OF_STATES: Final = (
+_OF_STATES: Final = (
     "cellSize",
     "recurrentKernelInitializer",
     "recurrentBiasInitializer",
@@ -64,14 +65,37 @@ def without_effect(resource: OfflineRecording | OfflineTraining, is_one_machine:
 def _of_the_policy(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
     """What is of another kind of policy than the one that is trained or played, or of other data."""
     if isinstance(resource, OfflineTraining):
-        idle = () if resource.spec.recorded else _OF_RECORDED_DATA
+        spec = resource.spec
+        idle = () if spec.recorded else _OF_RECORDED_DATA
         table = {f"pipeline.{field}": "has no effect without recorded data" for field in idle}
-        return table | _of_evaluation(resource) | _of_another_model(resource.spec.model, "model")
+        config = spec.config if spec.custom_config is None else spec.custom_config
+        return table | _of_evaluation(resource) | without_another(spec.algorithm, config, spec.model)
     if (expert := resource.spec.policy.train) is not None:
         own = {"policy.moduleClass": "has no effect with policy.train, whose model has its own moduleClass"}
-        return own | _of_another_model(expert.model, "policy.train.model")
+        return own | without_another(expert.algorithm, expert.config, expert.model, "policy.train.")
     is_random = resource.spec.policy.random is not None
     return {"policy.moduleClass": "has no effect with policy.random"} if is_random else {}
+
+
+def without_another(
+    algorithm: str, config: Mapping[str, Any], model: ModelSpec, at: str = ""
+) -> dict[str, str]:
+    """Options of an algorithm and of its model that lack another one, and change nothing without it.
+
+    Args:
+        algorithm: its name.
+        config: its options, by their YAML names.
+        model: of its policy.
+        at: the place of both in a resource's spec, ending in a dot.
+    """
+    own = f"{at}{'customConfig' if is_custom(algorithm) else 'config'}"
+    idle = {
+        f"{own}.{option}": f"{own}.{needed}" for option, needed in idle_options(algorithm, config).items()
+    }
+    idle |= {
+        f"{at}model.{option}": f"{at}model.{needed}" for option, needed in _of_another_model(model).items()
+    }
+    return {option: f"has no effect without spec.{needed}" for option, needed in idle.items()}
 
 
 def _of_evaluation(resource: OfflineTraining) -> dict[str, str]:
@@ -93,14 +117,15 @@ def _of_evaluation(resource: OfflineTraining) -> dict[str, str]:
     return table
 
 
-def _of_another_model(model: ModelSpec, at: str) -> dict[str, str]:
+def _of_another_model(model: ModelSpec) -> dict[str, str]:
     """Options of a module of one's own where there is none, of sequences and states where nothing has a state."""
     if model.module_class is not None:
         return {}
-    table = {f"{at}.moduleOptions": f"has no effect without {at}.moduleClass"}
+    needed = {"moduleOptions": "moduleClass"}
     if model.recurrent == "none":
-        table |= {f"{at}.{option}": f"has no effect without {at}.recurrent" for option in OF_STATES}
-    return table
+        needed |= dict.fromkeys(_OF_STATES, "recurrent")
+    given = model.model_dump(by_alias=True, exclude_defaults=True)
+    return {option: other for option, other in needed.items() if option in given}
 
 
 def notes_on(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> list[str]:
