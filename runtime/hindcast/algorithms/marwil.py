@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, cast
+from typing import cast
 
 import torch
 from pydantic import Field
@@ -60,9 +60,13 @@ class MARWILOptions(AlgorithmOptions):
     """Upper bound on the weights exp(beta·A/c); null for no bound."""
     bc_logstd_coeff: NonNegative = 0.0
     """Weight of the mean log standard deviation, added to the log-likelihood: above 0 keeps Gaussian policies wide."""
-    moving_average_sqd_adv_norm_start: AboveZero | None = None
+    moving_average_sqd_adv_norm_start: AboveZero | None = Field(
+        default=None, json_schema_extra={"x-only-with": "beta"}
+    )
     """Initial value of c²; null starts from the mean of the updates so far."""
-    moving_average_sqd_adv_norm_update_rate: Annotated[float, Field(gt=0, le=1)] = 1e-2
+    moving_average_sqd_adv_norm_update_rate: float = Field(
+        default=1e-2, gt=0, le=1, json_schema_extra={"x-only-with": "beta"}
+    )
     """Moving-average rate: c² ← (1 - rate)·c² + rate·mean(A²) with each batch."""
     targets_every: Positive | None = 1000
     """Recompute the returns, which depend on V, every so many updates; null recomputes them only when a new window of

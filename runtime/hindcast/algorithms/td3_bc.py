@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
@@ -37,7 +38,7 @@ class TD3Options(ActorCriticOptions):
     """Critic updates per update of the policy and the target networks."""
     target_noise: NonNegative = 0.2
     """Standard deviation of the target policy noise ε, in units of half the action range."""
-    target_noise_clip: NonNegative = 0.5
+    target_noise_clip: NonNegative = Field(default=0.5, json_schema_extra={"x-only-with": "targetNoise"})
     """Clipping bound of |ε|."""
 
 
