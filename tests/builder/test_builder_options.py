@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
 import torch
+from pydantic.alias_generators import to_camel
 
 from hindcast import (
     AlgorithmConfig,
@@ -954,9 +955,22 @@ def test_own_algorithm_takes_any_option() -> None:
     assert config.training(grad_clip_by="norm").replaced == ["grad_clip_by: has no effect without grad_clip"]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [("DecisionTransformer", "grad_clip"), ("MARWIL", "weight_clip"), ("MARWIL", "targets_every")],
+)
+def test_none_turns_off_what_is_on_by_default(algorithm: str, name: str) -> None:
+    config = AlgorithmConfig(algorithm).environment("CartPole-v1").offline_data(input_="data")
+    assert config.training(**{name: None}).to_resource().spec.config == {to_camel(name): None}
+    assert config.plan().config == {to_camel(name): None}
+    assert bc().training(grad_clip=None).to_resource().spec.config == {}
+
+
 def test_an_option_is_not_told_where_what_it_needs_is_there_by_default() -> None:
     config = AlgorithmConfig("DecisionTransformer").environment("CartPole-v1").offline_data(input_="data")
     assert config.training(grad_clip_by="norm").replaced == []
+    said = ["grad_clip_by: has no effect without grad_clip"]
+    assert config.training(grad_clip=None).replaced == said
     assert bc().training(grad_clip_by="global_norm").replaced == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from hindcast.api.offline_evaluation import EstimateName
-from hindcast.builder.names import schema_of
+from hindcast.builder.names import is_off, schema_of
 from hindcast.builder.values import dictionary, estimates, named_inputs, names_data
 from hindcast.errors import SpecError
 
@@ -27,7 +27,9 @@ def expanded(algorithm: str | None, options: Options) -> dict[str, Any]:
     Raises:
         SpecError: a value that nothing here corresponds to.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {
+        name: value for name, value in options.items() if value is not None or is_off(algorithm, name, value)
+    }
     given |= _evaluation_environment(given)
     judging = _input_evaluation(given.pop("input_evaluation", None), given)
     return {**judging, **_priorities(algorithm, given), **given}

@@ -128,12 +128,16 @@ def is_absent(algorithm: str | None, name: str, value: Any) -> bool:
     return value is None or _equals(value, _RLLIBS_DEFAULTS.get(name))
 
 
-def is_unset(algorithm: str, name: str, value: Any) -> bool:
-    """Whether a value leaves an algorithm's own option at its default: RLlib's word, or None where it cannot be."""
+def is_off(algorithm: str | None, name: str, value: Any) -> bool:
+    """Whether this is None, and turns off an algorithm's own option that is on by default."""
     schema = schema_of(algorithm, name)
-    if value is None:
-        return bool(schema) and {"type": "null"} not in schema.get("anyOf", ())
-    return _equals(value, _UNSET.get(name))
+    is_nullable = {"type": "null"} in schema.get("anyOf", ())
+    return value is None and is_nullable and schema["default"] is not None
+
+
+def is_unset(name: str, value: Any) -> bool:
+    """Whether a value is RLlib's word for leaving an algorithm's own option at its default."""
+    return name in _UNSET and _equals(value, _UNSET[name])
 
 
 def _check_name(algorithm: str | None, method: str, name: str, value: Any) -> None:

@@ -22,7 +22,7 @@ _READ_ONLINE: Final = ("environment", "model", "seed", "evaluation", "initialChe
 def replaced(algorithm: str | None, options: Mapping[str, Any]) -> list[str]:
     """One line per option without effect: its name, and its replacement or why it does not apply."""
     given = {name: value for name, value in options.items() if value is not None}
-    idle = _idle_fields(algorithm, given)
+    idle = _idle_fields(algorithm, options)
     return [f"{name}: {line}" for name in given for line in _lines(algorithm, given, name, idle)]
 
 
@@ -85,10 +85,10 @@ def _within(given: Mapping[str, Any], name: str, idle: Mapping[str, str]) -> Ite
         yield "contradicts materialize_data; the data stay resident because one of the two is True"
 
 
-def _idle_fields(algorithm: str | None, given: Mapping[str, Any]) -> dict[str, str]:
+def _idle_fields(algorithm: str | None, options: Mapping[str, Any]) -> dict[str, str]:
     """Fields without effect in what is built; none if it cannot be built."""
     try:
-        plan = plan_of(algorithm or "", given, "config")
+        plan = plan_of(algorithm or "", options, "config")
     except SpecError:
         return {}
     built = [resource for resource in (plan.training, plan.recording) if resource is not None]

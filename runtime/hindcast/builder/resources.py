@@ -140,7 +140,7 @@ def algorithm_config(algorithm: str, options: Options) -> Fields:
     own = {
         name: value
         for name, value in options.items()
-        if not (is_of_table(algorithm, name) or is_unset(algorithm, name, value))
+        if not (is_of_table(algorithm, name) or is_unset(name, value))
     }
     return {to_camel(name.rstrip("_")): plain(value) for name, value in own.items()}
 
