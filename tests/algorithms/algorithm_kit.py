@@ -1,4 +1,4 @@
-"""What tests of the algorithms share: networks for a space, batches of transitions, losses stage by stage."""
+"""What tests of the algorithms share: networks for a space, batches and windows of data, losses stage by stage."""
 
 import gymnasium as gym
 import numpy as np
@@ -6,11 +6,15 @@ import torch
 
 from hindcast.algorithms import build
 from hindcast.api.model import ModelSpec
+from hindcast.episodes.block import Block
 from hindcast.learn.algorithm import Losses, ModelInputs, Step, new_networks
+from hindcast.pipeline.building import WindowBuilder
+from hindcast.pipeline.window import Recipe
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
 BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
 WIDE = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
+LENGTHS = np.array([5, 1, 9], dtype=np.int64)
 
 
 def made(name, config=None, action_space=BOX, seed=0, **model):
@@ -35,6 +39,27 @@ def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
         "followed": ~terminal,
     }
     return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+
+def window_of(algorithm, rewards):
+    """A terminated episode, a truncated one and a fragment, of `LENGTHS` timesteps."""
+    steps = int(LENGTHS.sum())
+    rng = np.random.default_rng(0)
+    block = Block(
+        columns={
+            "obs": rng.normal(size=(steps + 3, 3)).astype(np.float32),
+            "actions": rng.uniform(-1, 1, (steps, 2)).astype(np.float32),
+            "rewards": rewards,
+        },
+        length=LENGTHS,
+        eps_id=np.array(["a", "b", "c"], dtype=object),
+        t_started=np.array([0, 0, 3], dtype=np.int64),
+        terminated=np.array([True, False, False]),
+        truncated=np.array([False, True, False]),
+    )
+    builder = WindowBuilder(LENGTHS, Recipe(algorithm.needs()))
+    builder.add(block)
+    return builder.build()
 
 
 def step(updates=0, seed=0):

@@ -4,20 +4,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algorithm_kit import BOX, OBS, WIDE, made, stages
+from algorithm_kit import BOX, LENGTHS, OBS, WIDE, made, stages, window_of
 
 from hindcast import PolicyServer
 from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
-from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.algorithm import ModelInputs, new_networks
 from hindcast.learn.targets import window_targets
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
-from hindcast.pipeline.building import WindowBuilder
-from hindcast.pipeline.window import Recipe
 from hindcast.record.runner import EnvRunner
 from toy_environments import Walk
 
@@ -33,27 +30,6 @@ SMALL = {
 }
 DISCRETE = gym.spaces.Discrete(3, start=2)
 BOTH = gym.spaces.Dict(go=BOX, how=gym.spaces.MultiDiscrete([2, 3]))
-LENGTHS = np.array([5, 1, 9], dtype=np.int64)
-
-
-def window_of(algorithm, rewards):
-    steps = int(LENGTHS.sum())
-    rng = np.random.default_rng(0)
-    block = Block(
-        columns={
-            "obs": rng.normal(size=(steps + 3, 3)).astype(np.float32),
-            "actions": rng.uniform(-1, 1, (steps, 2)).astype(np.float32),
-            "rewards": rewards,
-        },
-        length=LENGTHS,
-        eps_id=np.array(["a", "b", "c"], dtype=object),
-        t_started=np.array([0, 0, 3], dtype=np.int64),
-        terminated=np.array([True, False, False]),
-        truncated=np.array([False, True, False]),
-    )
-    builder = WindowBuilder(LENGTHS, Recipe(algorithm.needs()))
-    builder.add(block)
-    return builder.build()
 
 
 def test_returns_to_go_are_the_rewards_to_the_end_however_an_episode_ends():

@@ -6,10 +6,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algorithm_kit import BOX, made, stages, transitions
+from algorithm_kit import BOX, LENGTHS, made, stages, transitions, window_of
 
 from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
+from hindcast.learn.targets import window_targets
 
 CONSTANT = {"movingAverageSqdAdvNormStart": 100.0, "movingAverageSqdAdvNormUpdateRate": 1e-8}
 
@@ -25,6 +26,32 @@ def parts(nets, batch):
     outputs = policy.forward_train(batch)
     logp = policy.distribution(outputs["action_dist_inputs"]).logp(batch["actions"])
     return logp.detach().double(), (batch["value_targets"] - outputs["vf_preds"]).detach().double()
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 1.0])
+@torch.no_grad()
+def test_the_targets_are_lambda_returns(lambda_):
+    """After the last step comes the value of the final observation, or 0 if the episode terminated."""
+    algorithm, nets = made("MARWIL", {"gamma": 0.9, "lambda": lambda_})
+    rewards = np.random.default_rng(1).normal(size=LENGTHS.sum()).astype(np.float32)
+    window = window_of(algorithm, rewards)
+    values = nets["policy"].compute_values({"obs": window.columns["obs"]}).double().numpy()
+    episodes = zip(
+        np.split(rewards, LENGTHS.cumsum()[:-1]),
+        np.split(values, (LENGTHS + 1).cumsum()[:-1]),
+        window.terminated,
+        strict=True,
+    )
+    expected = []
+    for r, v, terminated in episodes:
+        v[-1] *= not terminated
+        later, returns = v[-1], []
+        for t in reversed(range(len(r))):
+            later = r[t] + 0.9 * ((1 - lambda_) * v[t + 1] + lambda_ * later)
+            returns.insert(0, later)
+        expected += returns
+    found = window_targets(algorithm, nets, window)["value_targets"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_loss_with_rllibs_constant():
