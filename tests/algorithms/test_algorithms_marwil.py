@@ -90,6 +90,17 @@ def test_with_a_beta_of_0_it_clones():
     assert float(found.detach()) == pytest.approx(-float(parts(nets, batch)[0].mean()), rel=1e-6)
 
 
+def test_the_log_std_term_is_a_mean_and_weighted_alike():
+    algorithm, nets = made("MARWIL", {"bcLogstdCoeff": 0.5, **CONSTANT}, free_log_std=True)
+    with torch.no_grad():
+        nets["policy"].log_std.log_std.copy_(torch.tensor([-1.0, 0.5]))
+    batch = batch_of()
+    logp, advantages = parts(nets, batch)
+    expected = -((advantages / 10.0).exp() * (logp + 0.5 * -0.25)).mean()
+    found = stages(algorithm, nets, batch)[0].metrics["policy_loss"]
+    assert float(found.detach()) == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_the_log_std_term_keeps_the_policy_wide():
     def widths(coefficient):
         algorithm, nets = made("MARWIL", {"lr": 1e-2, "bcLogstdCoeff": coefficient})
