@@ -18,10 +18,15 @@ LENGTHS = np.array([5, 1, 9], dtype=np.int64)
 
 
 def made(name, config=None, action_space=BOX, seed=0, **model):
-    """The algorithm and its networks."""
+    """The algorithm and its networks. Copies are not equal to what they follow, so that formulas tell them apart."""
     algorithm = build(name, config or {})
     inputs = ModelInputs(OBS, action_space, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
-    return algorithm, new_networks(algorithm, inputs, seed)
+    nets = new_networks(algorithm, inputs, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for each in nets.parameters():
+        if not each.requires_grad:
+            each.add_(torch.randn(each.shape, generator=generator), alpha=0.3)
+    return algorithm, nets
 
 
 def transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
