@@ -51,15 +51,22 @@ def test_iqls_critics_see_the_value_that_has_just_moved():
     torch.testing.assert_close(next(found).losses["critics"], expected)
 
 
-def test_iqls_critics_follow_by_tau_with_every_update():
-    algorithm, nets = made("IQL", {"tau": 0.1})
+@pytest.mark.parametrize(
+    ("name", "moving"), [("IQL", 1), ("SAC", 1), ("CQL", 1), ("FQL", 1), ("TD3BC", 2), ("ReBRAC", 2)]
+)
+def test_copies_follow_by_tau(name, moving):
+    """With the update `moving`, the first in which they move."""
+    algorithm, nets = made(name, {"tau": 0.1})
     learner = Learner(algorithm, nets)
-    before = nets["target_critics"].state_dict()
-    before = {name: tensor.clone() for name, tensor in before.items()}
-    learner.update(transitions())
-    for name, moved in nets["critics"].state_dict().items():
-        expected = 0.9 * before[name] + 0.1 * moved
-        torch.testing.assert_close(nets["target_critics"].state_dict()[name], expected)
+    for _ in range(moving):
+        before = {key: tensor.clone() for key, tensor in nets.state_dict().items()}
+        learner.update(transitions())
+    after = nets.state_dict()
+    copies = [key for key in after if key.startswith("target_")]
+    for key in copies:
+        expected = 0.9 * before[key] + 0.1 * after[key.removeprefix("target_")]
+        torch.testing.assert_close(after[key], expected)
+    assert copies
 
 
 def test_iql_with_one_critic():
@@ -142,14 +149,9 @@ def test_sacs_policy_sees_the_critics_that_have_just_moved():
 
 @pytest.mark.parametrize(("target", "sign"), [(-100.0, -1), (100.0, 1)])
 def test_sacs_alpha_moves_the_entropy_towards_its_target(target, sign):
-    algorithm, nets = made("SAC", {"targetEntropy": target, "alphaLr": 1e-2, "tau": 0.1})
-    before = {name: tensor.clone() for name, tensor in nets["target_critics"].state_dict().items()}
+    algorithm, nets = made("SAC", {"targetEntropy": target, "alphaLr": 1e-2})
     Learner(algorithm, nets).update(transitions())
     assert sign * float(nets["alpha"].log.detach()) > 0
-    for name, moved in nets["critics"].state_dict().items():
-        torch.testing.assert_close(
-            nets["target_critics"].state_dict()[name], 0.9 * before[name] + 0.1 * moved
-        )
 
 
 def linear_critics(nets, slope):
