@@ -224,14 +224,32 @@ def test_cqls_samples_of_the_policy_have_its_own_densities():
         torch.testing.assert_close(log_densities[first], expected, atol=1e-3, rtol=1e-3)
 
 
-def test_cql_clones_at_first_and_counts_updates():
-    algorithm, nets = made("CQL", {"bcIters": 2})
-    batch = transitions()
-    losses = [
-        float(stages(algorithm, nets, batch, step(updates))[1].losses["policy"].detach())
-        for updates in range(3)
-    ]
-    assert losses[0] == losses[1] != losses[2]
+def test_cqls_policy_clones_at_first_and_counts_updates():
+    algorithm, nets = made("CQL", {"bcIters": 2, "initialAlpha": 0.3}, WIDE)
+    batch, policy = transitions(WIDE), nets["policy"]
+    noise = torch.randn((1, 32, 2), generator=torch.Generator().manual_seed(0))[0]
+    actions, logp = drawn(nets, batch["obs"], noise)
+    likelihood = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).logp(batch["actions"])
+    worth = nets["critics"](batch, actions).amin(0)
+    for updates, aim in enumerate([likelihood, likelihood, worth]):
+        found = algorithm._policy_losses(nets, batch, step(updates)).losses["policy"]
+        torch.testing.assert_close(found, (0.3 * logp - aim).mean())
+
+
+def test_cqls_lagrangian_by_hand():
+    """From its metrics of the two critics; neither loss moves what the other trains."""
+    config = {"lagrangian": True, "lagrangianThresh": 2.0, "minQWeight": 3.0}
+    algorithm, nets = made("CQL", config)
+    log, critics = nets["gap_weight"].log, nets["critics"].parameters()
+    with torch.no_grad():
+        log.fill_(np.log(0.7))
+    found = stages(algorithm, nets, transitions())[0]
+    excess = 2 * (3.0 * found.metrics["conservative_gap"] - 2.0).detach()
+    torch.testing.assert_close(found.losses["critics"], found.metrics["td_loss"] + 0.7 * excess)
+    slope, *others = torch.autograd.grad(found.losses["gap_weight"], [log, *critics], allow_unused=True)
+    torch.testing.assert_close(slope, -0.5 * 0.7 * excess)
+    assert others == [None] * len(others)
+    assert torch.autograd.grad(found.losses["critics"], log, allow_unused=True) == (None,)
 
 
 def test_cqls_lagrangian_moves_the_weight_towards_the_threshold():
@@ -251,19 +269,17 @@ def test_cqls_target_entropy_knows_the_range():
     assert float(algorithm._target_entropy(nets["range"])) == pytest.approx(-1.0 + np.log(3.0))
 
 
-def test_cqls_backup_with_entropy_is_the_deterministic_one_less_alpha_logp():
-    batch = transitions()
-    wanted, later = {}, None
-    for deterministic in (True, False):
-        algorithm, nets = made("CQL", {"deterministicBackup": deterministic, "initialAlpha": 0.3})
-        wanted[deterministic] = algorithm._samples(nets, batch, step())[2].detach()
-    policy = nets["policy"]
-    generator = torch.Generator().manual_seed(0)
-    torch.randn((10, 32, 2), generator=generator)
-    noise = torch.randn((11, 32, 2), generator=generator)[0]
-    inputs = policy.forward_train({"obs": batch["new_obs"]})["action_dist_inputs"]
-    later = policy.distribution(inputs).sample_with_logp(noise)[1].detach()
-    torch.testing.assert_close(wanted[True] - wanted[False], batch["discounts"] * 0.3 * later)
+@pytest.mark.parametrize("entropy", [0.0, 0.3], ids=["deterministic", "soft"])
+@torch.no_grad()
+def test_cqls_targets_by_hand(entropy):
+    algorithm, nets = made("CQL", {"deterministicBackup": entropy == 0, "initialAlpha": 0.3}, WIDE)
+    batch, generator = transitions(WIDE), torch.Generator().manual_seed(0)
+    torch.randn((10, 32, 2), generator=generator)  # for the actions at s
+    actions, logp = drawn(nets, batch["new_obs"], torch.randn((11, 32, 2), generator=generator)[0])
+    one, other = nets["target_critics"]({"obs": batch["new_obs"]}, actions)
+    wanted = batch["rewards"] + batch["discounts"] * (torch.minimum(one, other) - entropy * logp)
+    errors = [(values - wanted).square().mean() for values in nets["critics"](batch)]
+    torch.testing.assert_close(stages(algorithm, nets, batch)[0].metrics["td_loss"], errors[0] + errors[1])
 
 
 @pytest.mark.parametrize(
