@@ -281,6 +281,7 @@ def batch_of(given):
 
 
 def main():
+    torch.set_default_dtype(torch.float64)
     folder = Path(sys.argv[1])
     for algorithm in sys.argv[2:]:
         given = dict(np.load(folder / f"{algorithm}.npz"))
