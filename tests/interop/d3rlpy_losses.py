@@ -2,7 +2,7 @@
 
     python d3rlpy_losses.py FOLDER ALGORITHM ...
 
-FOLDER/<algorithm>.npz holds the batch, `samples/...` where the algorithm draws any, and the weights,
+FOLDER/<algorithm>.npz holds the batch, `noise/...` where the algorithm draws any, and the weights,
 `<network>/<member>/<layer>/{weight,bias}`. FOLDER/<algorithm>-theirs.npz gets the losses and, named as the weights,
 gradients.
 """
@@ -10,17 +10,21 @@ gradients.
 import sys
 from pathlib import Path
 from types import MethodType
+from unittest.mock import patch
 
 import d3rlpy
 import numpy as np
 import torch
 from d3rlpy.models import VectorEncoderFactory
+from d3rlpy.models.torch.distributions import Normal
 from d3rlpy.models.torch.policies import ActionOutput
 from d3rlpy.torch_utility import TorchMiniBatch, TorchTrajectoryMiniBatch
 from torch import nn
 
 ENCODER = VectorEncoderFactory([16, 16], activation="tanh")
 BOTH = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER}
+STILL = 1e-30
+"""A learning rate with which d3rlpy computes a gradient, and nothing moves."""
 
 
 def iql(given, batch):
@@ -74,42 +78,29 @@ def td3(config, given, batch):
     return {"critics": critic, "policy": actor}, found | gradients({"policy": nets["policy"]})
 
 
-def cql(given, batch):
-    """On the actions that we drew; of ours the next action is drawn, too, where d3rlpy takes the policy's mean."""
+def cql(given, batch, **lagrangian):
     config = d3rlpy.algos.CQLConfig(
-        **BOTH, conservative_weight=5.0, alpha_threshold=0.0, initial_alpha=1.0, alpha_learning_rate=0.0
+        **BOTH,
+        conservative_weight=5.0,
+        n_action_samples=4,
+        soft_q_backup=True,
+        temp_learning_rate=STILL,
+        **{"alpha_threshold": 0.0, "alpha_learning_rate": 0.0, **lagrangian},
     )
-    impl = made(config)
-    policy = impl._modules.policy
-    nets = {
-        "policy": [[*linears(policy._encoder), policy._mu, policy._logstd]],
-        "critics": members(impl._modules.q_funcs),
-    }
-    load(nets, given)
-    actions, log_densities = (
-        torch.from_numpy(given[f"samples/{name}"]) for name in ("actions", "log_densities")
-    )
-    thirds = zip(actions.chunk(3), log_densities.chunk(3), strict=True)
+    return soft(config, given, batch)
 
-    def values_of(third):
-        of_each, densities = third
-        rows = [impl._q_func_forwarder.compute_expected_q(batch.observations, one, "none") for one in of_each]
-        return torch.cat(rows, 2), densities.T.unsqueeze(0)
 
-    random, now, later = (values_of(third) for third in thirds)
-    own = iter([now, later])
-    impl._compute_policy_is_values = lambda **_: next(own)
-    impl._compute_random_is_values = lambda _: random
-    critic = impl.compute_critic_loss(
-        batch, torch.from_numpy(given["samples/following"])[:, None]
-    ).critic_loss
-    critic.backward()
-    return {"critics": critic}, gradients({"critics": nets["critics"]})
+def cql_lagrangian(given, batch):
+    return cql(given, batch, alpha_threshold=2.0, alpha_learning_rate=STILL)
 
 
 def sac(given, batch):
-    """On the noise that we drew."""
-    impl = made(d3rlpy.algos.SACConfig(**BOTH, temp_learning_rate=1e-30))
+    return soft(d3rlpy.algos.SACConfig(**BOTH, temp_learning_rate=STILL), given, batch)
+
+
+def soft(config, given, batch):
+    """On what we drew. The loss of α' is proportional to α', hence equal to its own gradient by log α'."""
+    impl = made(config)
     modules = impl._modules
     policy = modules.policy
     nets = {
@@ -118,18 +109,32 @@ def sac(given, batch):
     }
     load(nets, given)
     load({"target_critics": members(modules.targ_q_funcs)}, given)
-    noise = iter([torch.from_numpy(given[f"noise/{name}"]) for name in ("later", "now")])
-    d3rlpy.models.torch.distributions.Normal.rsample = lambda self: self.loc + self.scale * next(noise)
-    (log_alpha,) = modules.log_temp.parameters()
+    log_weights = {"log/alpha": modules.log_temp, "log/gap_weight": getattr(modules, "log_alpha", None)}
+    logs = {name: next(each.parameters()) for name, each in log_weights.items() if name in given}
     with torch.no_grad():
-        log_alpha.fill_(float(given["log_alpha"]))
-    critic = impl.compute_critic_loss(batch, impl.compute_target(batch)).critic_loss
-    critic.backward()
-    found = gradients({"critics": nets["critics"]})
-    actor = impl.compute_actor_loss(batch, policy(batch.observations)).actor_loss
-    found["log_alpha"] = log_alpha.grad.numpy().copy().reshape(())
-    actor.backward()
-    return {"critics": critic, "policy": actor}, found | gradients({"policy": nets["policy"]})
+        for name, log in logs.items():
+            log.fill_(float(given[name]))
+    noises = [given[key] for name in ("next", "own", "later", "now") if (key := f"noise/{name}") in given]
+    noise = iter(map(torch.from_numpy, noises))
+
+    def rsample(self, shape=()):
+        return self.loc + self.scale * next(noise)
+
+    def uniform(zeros, *_):
+        return torch.from_numpy(given["noise/uniform"]).transpose(0, 1).reshape(zeros.shape)
+
+    losses, found = {}, {}
+    with patch.object(Normal, "rsample", rsample), patch.object(torch.Tensor, "uniform_", uniform):
+        losses["critics"] = impl.compute_critic_loss(batch, impl.compute_target(batch)).critic_loss
+        if "log/gap_weight" in logs:
+            losses["gap_weight"] = logs["log/gap_weight"].grad.clone().squeeze()
+            found["log/gap_weight"] = losses["gap_weight"].numpy()
+        losses["critics"].backward()
+        found |= gradients({"critics": nets["critics"]})
+        losses["policy"] = impl.compute_actor_loss(batch, policy(batch.observations)).actor_loss
+        found["log/alpha"] = logs["log/alpha"].grad.clone().squeeze().numpy()
+        losses["policy"].backward()
+    return losses, found | gradients({"policy": nets["policy"]})
 
 
 def dqn(given, batch):
@@ -237,6 +242,7 @@ CASES = {
     "TD3BC": td3_bc,
     "ReBRAC": rebrac,
     "CQL": cql,
+    "CQLLagrangian": cql_lagrangian,
     "SAC": sac,
     "DQN": dqn,
     "DiscreteCQL": discrete_cql,

@@ -142,36 +142,46 @@ def td3(name, config):
     return weights, losses_of(algorithm, nets), gradients_of(nets, "policy", "critics")
 
 
-def cql():
-    """The critics' loss, on the actions that ours draws, the one in the next state among them."""
-    algorithm, nets = made("CQL", {"numActions": 4})
-    with torch.no_grad():
-        step = Step(1, 0, torch.Generator().manual_seed(0))
-        actions, log_densities, wanted = algorithm._samples(nets, TENSORS, step)
-    following = (wanted - TENSORS["rewards"]) / GAMMA
-    samples = {"actions": actions, "log_densities": log_densities, "following": following}
-    *hidden, (weight, bias) = layers_of(nets["policy"])[0]
-    mean, log_std = zip(weight.chunk(2), bias.chunk(2), strict=True)
-    weights = named("policy", [[*hidden, mean, log_std]]) | weights_of(nets, "critics")
-    weights |= {f"samples/{name}": tensor.numpy() for name, tensor in samples.items()}
-    return weights, losses_of(algorithm, nets), gradients_of(nets, "critics")
+def cql(**lagrangian):
+    """With the entropy in the targets: without it d3rlpy's next action is the policy's mean, where ours is drawn."""
+    algorithm, nets = made("CQL", {"numActions": 4, "deterministicBackup": False, **lagrangian})
+    generator = torch.Generator().manual_seed(0)
+    own, later = (torch.randn((count, 64, 2), generator=generator) for count in (4, 5))
+    uniform = nets["range"].uniform(4 * 64, generator).view(4, 64, 2)
+    now = torch.randn((1, 64, 2), generator=generator)
+    noise = {"next": later[0], "own": own, "later": later[1:], "now": now[0], "uniform": uniform}
+    return soft(algorithm, nets, noise)
+
+
+def cql_lagrangian():
+    """d3rlpy's threshold is of the gap, ours of the gap times its weight of 5: 2 times 5."""
+    return cql(lagrangian=True, lagrangianThresh=10.0)
 
 
 def sac():
-    """On the noise that ours draws. In its own loss d3rlpy has α where ours has log α: α times our gradient."""
     algorithm, nets = made("SAC", {})
     generator = torch.Generator().manual_seed(0)
-    noise = {f"noise/{name}": torch.randn((64, 2), generator=generator).numpy() for name in ("later", "now")}
-    *hidden, (weight, bias) = layers_of(nets["policy"])[0]
-    mean, log_std = zip(weight.chunk(2), bias.chunk(2), strict=True)
-    log_alpha = {"log_alpha": nets["alpha"].log.detach().numpy()}
-    weights = named("policy", [[*hidden, mean, log_std]]) | weights_of(nets, "critics", "target_critics")
+    following, now = (torch.randn((1, 64, 2), generator=generator)[0] for _ in range(2))
+    return soft(algorithm, nets, {"next": following, "now": now})
+
+
+def soft(algorithm, nets, noise):
+    """On the noise that ours draws. In the loss of α d3rlpy has α where ours has log α: α times our gradient."""
+    weights = gaussian(nets) | weights_of(nets, "critics", "target_critics")
+    weights |= {f"noise/{name}": each.numpy() for name, each in noise.items()}
+    logs = {name: nets[name].log for name in ("alpha", "gap_weight") if name in nets}
+    weights |= {f"log/{name}": log.detach().numpy() for name, log in logs.items()}
     losses = losses_of(algorithm, nets)
-    *hidden, (weight, bias) = layers_of(nets["policy"], lambda each: each.grad)[0]
-    mean, log_std = zip(weight.chunk(2), bias.chunk(2), strict=True)
-    gradients = named("policy", [[*hidden, mean, log_std]]) | gradients_of(nets, "critics")
-    gradients["log_alpha"] = (nets["alpha"].log.grad * nets["alpha"]().detach()).numpy()
-    return weights | noise | log_alpha, losses, gradients
+    gradients = gaussian(nets, lambda each: each.grad) | gradients_of(nets, "critics")
+    gradients |= {f"log/{name}": log.grad.numpy() for name, log in logs.items()}
+    gradients["log/alpha"] = gradients["log/alpha"] * nets["alpha"]().detach().numpy()
+    return weights, losses, gradients
+
+
+def gaussian(nets, part=lambda parameter: parameter):
+    """The policy's layers, of which d3rlpy has two last ones: of the mean, and of the log deviation."""
+    *hidden, (weight, bias) = layers_of(nets["policy"], part)[0]
+    return named("policy", [[*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]])
 
 
 def dqn():
@@ -206,6 +216,7 @@ CASES = {
     "TD3BC": td3_bc,
     "ReBRAC": rebrac,
     "CQL": cql,
+    "CQLLagrangian": cql_lagrangian,
     "SAC": sac,
     "DQN": dqn,
     "DiscreteCQL": discrete_cql,
@@ -231,7 +242,7 @@ def both(rllib, tmp_path_factory):
 def test_losses_and_gradients_are_equal(name, both):
     losses, gradients, file = both[name]
     theirs = dict(np.load(file))
-    assert theirs.keys() & {"loss/critics", "loss/policy"}
+    assert theirs.keys() == gradients.keys() | {f"loss/{name}" for name in losses if name != "alpha"}
     for key, value in theirs.items():
         if key.startswith("loss/"):
             assert losses[key.removeprefix("loss/")] == pytest.approx(float(value), rel=1e-5), key
