@@ -71,9 +71,7 @@ def test_the_oldest_episodes_leave_whole(lengths, capacity, nbytes):
         assert store.nbytes == sum(sizes)
     assert store.evicted == sum(map(len, lengths)) - store.num_episodes
     steps = np.random.default_rng(0).integers(0, store.num_steps, 20)
-    found = np.empty(20)
-    for part in store.find(steps):
-        found[part.places] = part.block.columns["rewards"][part.rows]
+    found = store.rows("rewards", steps)
     expected = np.concatenate([each.columns["rewards"] for each in slowly])
     assert (found == expected[steps]).all()
 
@@ -229,6 +227,18 @@ def test_a_buffer_goes_on_exactly_where_it_was(kind):
     assert whole.get_num_episodes_evicted() == 24 - whole.get_num_episodes() > 0
 
 
+def test_priorities_are_still_due_after_a_resume():
+    whole, resumed = (PrioritizedEpisodeReplayBuffer(60, alpha=0.5) for _ in range(2))
+    resumed.set_state(whole.get_state())  # of an empty buffer
+    whole.add([episode(0, 6), episode(1, 5)])
+    whole.sample(8)
+    resumed.set_state(whole.get_state())
+    for buffer in (whole, resumed):
+        buffer.update_priorities(np.arange(8) + 2)
+        buffer.add(episode(2, 3))
+    assert plain(whole.get_state()) == plain(resumed.get_state())
+
+
 def test_steps_are_drawn_by_their_priorities_which_move_with_them():
     buffer = PrioritizedEpisodeReplayBuffer(40, alpha=0.5, seed=3)
     wanted = {}
@@ -259,7 +269,7 @@ def test_new_steps_have_the_greatest_priority_so_far():
     buffer.sample(200)
     buffer.update_priorities(np.full(200, 50.0))
     buffer.add(episode(1, 4))
-    assert buffer._priorities.powers[:8].tolist() == pytest.approx([50.0] * 8)
+    assert buffer._draws.priorities.powers[:8].tolist() == pytest.approx([50.0] * 8)
 
 
 def test_what_cannot_be_done_is_refused():

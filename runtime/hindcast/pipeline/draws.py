@@ -38,6 +38,7 @@ class Draws:
     Attributes:
         size: items now.
         count: draws made.
+        unanswered: the items drawn last by priority, `[count]` int64, until they get their priorities.
     """
 
     def __init__(self, needs: Needs, seed: int, size: int, device: torch.device | None = None) -> None:
@@ -47,29 +48,40 @@ class Draws:
         self._device = device
         self._uniforms = Uniforms(seed, "draw")
         self._priorities: Priorities | None = None
-        self._unanswered: Tensor | None = None
+        self.unanswered: Tensor | None = None
         if needs.sampling == "prioritized":
             self._priorities = Priorities(max(size, 1), needs.alpha, device)
             self._priorities.fill(slice(0, size), FIRST)
 
-    def next(self, count: int) -> tuple[Tensor, Batch]:
-        """The next `count` items, `[count]` int64, and, by priority, their importance `weights`.
+    @property
+    def priorities(self) -> Priorities:
+        """Of the items.
 
         Raises:
-            UserCodeError: the previous items have not been given their priorities.
+            UserCodeError: items are not drawn by priority.
         """
-        if self._unanswered is not None:
-            raise UserCodeError(
-                "The algorithm draws by priority, but the losses of the previous batch gave none: set `priorities` of "
-                "`Losses`."
-            )
-        uniforms = torch.from_numpy(self._uniforms.take(self.count, count))
-        uniform = uniforms.to(self._device, non_blocking=True)  # else every update waits for the GPU
-        self.count += count
+        if self._priorities is None:
+            refuse_priorities()
+        return self._priorities
+
+    def next(self, count: int, beta: float | None = None) -> tuple[Tensor, Batch]:
+        """The next `count` items, `[count]` int64, and, by priority, their importance `weights`.
+
+        Args:
+            beta: of the weights; that of the needs if None.
+        """
+        uniform = self.uniforms(count)
         if self._priorities is None:
             return (uniform * self.size).long(), {}
-        self._unanswered, likelier = self._priorities.draw(uniform)
-        return self._unanswered, {Columns.WEIGHTS: (likelier**-self._needs.beta).float()}
+        self.unanswered, likelier = self._priorities.draw(uniform)
+        beta = self._needs.beta if beta is None else beta
+        return self.unanswered, {Columns.WEIGHTS: (likelier**-beta).float()}
+
+    def uniforms(self, count: int) -> Tensor:
+        """The numbers of the next `count` draws: `[count]` float64, from 0 to below 1."""
+        uniforms = torch.from_numpy(self._uniforms.take(self.count, count))
+        self.count += count
+        return uniforms.to(self._device, non_blocking=True)  # else every update waits for the GPU
 
     def prioritise(self, priorities: Tensor) -> None:
         """See `Feed`.
@@ -77,30 +89,31 @@ class Draws:
         Raises:
             UserCodeError: items are not drawn by priority, or there is not one for each item.
         """
-        if self._priorities is None:
-            refuse_priorities()
-        assert self._unanswered is not None
-        if priorities.shape != self._unanswered.shape:
+        own = self.priorities
+        assert self.unanswered is not None
+        if priorities.shape != self.unanswered.shape:
             raise UserCodeError(
                 f"The algorithm's losses give priorities of shape {list(priorities.shape)} for "
-                f"{len(self._unanswered)} items; it must be one for each."
+                f"{len(self.unanswered)} items; it must be one for each."
             )
-        self._priorities.set(self._unanswered, priorities)
-        self._unanswered = None
+        own.set(self.unanswered, priorities)
+        self.unanswered = None
 
     def replace(self, leaving: int, coming: int) -> None:
         """Drop the first `leaving` items and append `coming` new ones, which get the greatest priority held."""
-        held = self.size
-        self.size += coming - leaving
         if self._priorities is None:
+            self.size += coming - leaving
             return
-        powers = self._priorities.powers[:held]
-        greatest = (
-            powers.amax().clamp(min=self._priorities.power(FIRST)) if held else self._priorities.power(FIRST)
-        )
-        new = torch.ones(coming, dtype=powers.dtype, device=self._device) * greatest
-        self._priorities = Priorities(self.size, self._needs.alpha, self._device)
-        self._priorities.put(torch.cat([powers, new])[leaving:])
+        powers = self.priorities.powers[: self.size]
+        first = powers.new_full((1,), self.priorities.power(FIRST))
+        greatest = torch.cat([powers, first]).amax()
+        self.hold(torch.cat([powers, greatest.expand(coming)])[leaving:])
+
+    def hold(self, powers: Tensor) -> None:
+        """Draw, by priority, from items of these `powers` from now on, `[size]` float32 (see `Priorities.put`)."""
+        self.size, self.unanswered = len(powers), None
+        self._priorities = Priorities(max(self.size, 1), self._needs.alpha, self._device)
+        self._priorities.put(powers)
 
     def check(self) -> None:
         """Refuse priorities that were NaN or infinite; waits for the device.
@@ -117,7 +130,7 @@ class Draws:
 
     def load(self, count: int, size: int, tensors: Mapping[str, Tensor]) -> None:
         """Resume after `count` draws, with `size` items and the tensors of `tensors`."""
-        self.count, self.size, self._unanswered = count, size, None
+        self.count, self.size, self.unanswered = count, size, None
         if self._priorities is not None:
             self._priorities = Priorities(max(size, 1), self._needs.alpha, self._device)
             self._priorities.load(tensors)
@@ -142,6 +155,11 @@ class DrawsFeed(Feed, ABC):
         Raises:
             UserCodeError: the previous items, drawn by priority, have not been given their priorities.
         """
+        if self._draws.unanswered is not None:
+            raise UserCodeError(
+                "The algorithm draws by priority, but the losses of the previous batch gave none: set `priorities` of "
+                "`Losses`."
+            )
         data, own = self._window(), share.of(count)
         index, columns = self._draws.next(count)
         self._drawn(index)

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.episodes.block import Block
+from hindcast.episodes.block import PER_EPISODE, Block, ranges
 from hindcast.episodes.columns import per_observation
 from hindcast.formats.parquet.fragments import find_continued, join
 from hindcast.formats.spec import kind_of
 
+Array = NDArray[Any]
 I64 = NDArray[np.int64]
 
+_COLUMN: Final = "columns/"
 _LEAST_MERGED: Final = 1024
 _PARTS: Final = 8
 """Blocks are merged up to this part of what is held: large enough to gather from few, small enough to take apart."""
-
-
-class Found(NamedTuple):
-    """Steps of one block.
-
-    Attributes:
-        block: which.
-        places: `[n]` their places among those asked for.
-        rows: `[n]` their rows in the block's columns of steps.
-    """
-
-    block: Block
-    places: I64
-    rows: I64
 
 
 class EpisodeStore:
@@ -60,6 +48,18 @@ class EpisodeStore:
         self.blocks: list[Block] = []
         self.evicted = 0
         self._nbytes = np.empty(0, dtype=np.int64)
+        self._index: Block | None = None
+
+    @property
+    def index(self) -> Block:
+        """All episodes, in order, without their columns.
+
+        Raises:
+            ValueError: none is held.
+        """
+        if self._index is None:
+            self._index = Block.concat([block.with_columns({}) for block in self.blocks])
+        return self._index
 
     @property
     def num_episodes(self) -> int:
@@ -84,26 +84,68 @@ class EpisodeStore:
         """
         self._refuse_others(block)
         if block.t_started.any():
-            block = _joined([*self._take_out(block.eps_id), block])
+            block = _joined([*self._take_out(self._is_continued(block)), block])
         self.blocks.append(block)
         self._nbytes = np.append(self._nbytes, _bytes_of(block))
         self._evict()
         self._merge()
+        self._index = None
 
-    def replace(self, blocks: Sequence[Block], evicted: int) -> None:
-        """Hold these instead."""
-        self.blocks = list(blocks)
-        self._nbytes = np.concatenate([np.empty(0, dtype=np.int64), *map(_bytes_of, blocks)])
-        self.evicted = evicted
-
-    def find(self, steps: I64) -> Iterator[Found]:
-        """The blocks that hold these steps, numbered through all blocks in order."""
-        ends = np.cumsum([block.num_steps for block in self.blocks])
-        of = np.searchsorted(ends, steps, side="right")
+    def rows(self, leaf: str, rows: I64) -> Array:
+        """`[n, *shape]` rows of a column, `[n]`, numbered through all episodes."""
+        columns = [block.columns[leaf] for block in self.blocks]
+        ends = np.cumsum([len(column) for column in columns])
+        of = np.searchsorted(ends, rows, side="right")
+        found = np.empty((len(rows), *columns[0].shape[1:]), columns[0].dtype)
         for number in np.unique(of).tolist():
-            places = np.flatnonzero(of == number)
-            block = self.blocks[number]
-            yield Found(block, places, steps[places] - (int(ends[number]) - block.num_steps))
+            places, column = of == number, columns[number]
+            found[places] = column[rows[places] - (ends[number] - len(column))]
+        return found
+
+    def cut(self, episode: I64, t: I64, length: I64, leaves: Sequence[str]) -> Block:
+        """Parts of episodes, each with the observation after its last step.
+
+        Args:
+            episode: `[n]` which episode each is a part of.
+            t: `[n]` its first step, counted from the first one held.
+            length: `[n]` its steps.
+            leaves: the columns of the parts.
+        """
+        index = self.index
+        steps = ranges(index.start[episode] + t, length)
+        observations = ranges(index.obs_start[episode] + t, length + 1)
+        is_end = t + length == index.length[episode]
+        return Block(
+            columns={
+                leaf: self.rows(leaf, observations if per_observation(leaf) else steps) for leaf in leaves
+            },
+            length=length,
+            eps_id=index.eps_id[episode],
+            t_started=index.t_started[episode] + t,
+            terminated=index.terminated[episode] & is_end,
+            truncated=index.truncated[episode] & is_end,
+            details=None if index.details is None else index.details[episode],
+        )
+
+    def arrays(self) -> dict[str, Array]:
+        """All episodes, for a checkpoint: `columns/<leaf>`, and the arrays of `Block` by their names."""
+        if not self.blocks:
+            return {}
+        block = Block.concat(self.blocks)
+        own = {name: getattr(block, name) for name in ("eps_id", "details", *PER_EPISODE)}
+        columns = {_COLUMN + leaf: column for leaf, column in block.columns.items()}
+        return columns | {name: each for name, each in own.items() if each is not None}
+
+    def load(self, arrays: Mapping[str, Array], evicted: int) -> None:
+        """Hold the episodes of `arrays`, other keys aside, instead; so many were dropped before."""
+        self.blocks, self.evicted, self._index = [], evicted, None
+        if "length" in arrays:
+            columns = {
+                name.removeprefix(_COLUMN): each for name, each in arrays.items() if name.startswith(_COLUMN)
+            }
+            own: dict[str, Any] = {name: arrays[name] for name in ("eps_id", *PER_EPISODE)}
+            self.blocks = [Block(columns, **own, details=arrays.get("details"))]
+        self._nbytes = np.concatenate([np.empty(0, dtype=np.int64), *map(_bytes_of, self.blocks)])
 
     def _refuse_others(self, block: Block) -> None:
         if not self.blocks:
@@ -120,37 +162,33 @@ class EpisodeStore:
                     f"{name!r} is {kind_of(column)} in the episodes, and {kind_of(kept)} in those that are held"
                 )
 
-    def _take_out(self, eps_id: NDArray[np.object_]) -> list[Block]:
-        """The unfinished episodes with these ids, which are no longer held."""
-        wanted, found, kept, remains = set(eps_id.tolist()), [], [], []
-        for block in self.blocks:
-            over = block.terminated | block.truncated
-            is_continued = (
-                np.array([name in wanted for name in block.eps_id.tolist()], dtype=np.bool_) & ~over
-            )
-            remains.append(~is_continued)
-            if not is_continued.any():
-                kept.append(block)
-                continue
-            found.append(block.take(np.flatnonzero(is_continued)))
-            if not is_continued.all():
-                kept.append(block.take(np.flatnonzero(~is_continued)))
-        if found:
-            self.blocks, self._nbytes = kept, self._nbytes[np.concatenate(remains)]
-        return found
+    def _is_continued(self, coming: Block) -> NDArray[np.bool_]:
+        """`[N]` whether an episode that is held is unfinished, and `coming` has its id."""
+        names = set(coming.eps_id.tolist())
+        held = [
+            pair
+            for block in self.blocks
+            for pair in zip(block.eps_id, block.terminated | block.truncated, strict=True)
+        ]
+        return np.array([name in names and not over for name, over in held], dtype=np.bool_)
+
+    def _take_out(self, leaving: NDArray[np.bool_]) -> Iterator[Block]:
+        """Hold these episodes, `[N]`, no longer; what they were."""
+        parts = np.split(leaving, np.cumsum([block.num_episodes for block in self.blocks[:-1]], dtype=int))
+        held = list(zip(self.blocks, parts, strict=False))
+        self.blocks = [
+            block.take(np.flatnonzero(~own)) if own.any() else block for block, own in held if not own.all()
+        ]
+        self._nbytes = self._nbytes[~leaving]
+        return (block.take(np.flatnonzero(own)) for block, own in held if own.any())
 
     def _evict(self) -> None:
         steps = np.concatenate([block.length for block in self.blocks])
         leaving = _excess(steps, self.capacity)
         if self.capacity_bytes is not None:
             leaving = max(leaving, _excess(self._nbytes, self.capacity_bytes))
-        self._nbytes = self._nbytes[leaving:]
         self.evicted += leaving
-        while leaving and leaving >= self.blocks[0].num_episodes:
-            leaving -= self.blocks.pop(0).num_episodes
-        if leaving:
-            first = self.blocks[0]
-            self.blocks[0] = first.take(np.arange(leaving, first.num_episodes))
+        self._take_out(np.arange(self.num_episodes) < leaving)
 
     def _merge(self) -> None:
         """Join the newest blocks while the older of them is not far larger: there are few then."""
@@ -171,9 +209,8 @@ def _excess(sizes: I64, most: int) -> int:
 def _joined(blocks: Sequence[Block]) -> Block:
     """One block, in which the fragments of an episode are one."""
     block = Block.concat(blocks)
-    numbers: dict[Any, int] = {}
-    group = np.array([numbers.setdefault(name, len(numbers)) for name in block.eps_id.tolist()])
-    block = block.take(np.argsort(group, kind="stable"))
+    _, first, which = np.unique(block.eps_id, return_index=True, return_inverse=True)
+    block = block.take(np.argsort(first[which], kind="stable"))
     return join(block, find_continued(block.eps_id, block.t_started, block.length))
 
 

@@ -74,12 +74,12 @@ def steps_ahead(length_N: Tensor, n: int) -> Tensor:
 
 
 def discounted_rewards(rewards_S: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:
-    """`[S]` float32: the sum of gammaᵏ·r(t+k) over the steps that the transition covers."""
+    """`[S]` float64: the sum of gammaᵏ·r(t+k) over the steps that the transition covers."""
     total = rewards_S.double()
     for k in range(1, min(n, len(total))):
         later = gamma**k * rewards_S[k:].double()
         total[:-k] += torch.where(ahead_S[:-k] > k, later, 0.0)
-    return total.float()
+    return total
 
 
 def discounts(length_N: Tensor, terminated_N: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hindcast.episodes.block import PER_EPISODE, Block
+from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.pipeline.building import WindowBuilder
 from hindcast.pipeline.draws import DrawsFeed
@@ -19,7 +19,7 @@ from hindcast.pipeline.episode_store import EpisodeStore
 from hindcast.pipeline.feeds import State, refuse_other
 from hindcast.pipeline.items import items_in
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.pipeline.window import Batch, Recipe, WindowData, below
+from hindcast.pipeline.window import Batch, Recipe, WindowData
 
 
 class Play(Protocol):
@@ -114,13 +114,11 @@ class LiveFeed(DrawsFeed):
         refuse_other(state, self.state(), "the seed, the sampling, or how much is played and kept has")
         self._built = None
         tensors = tensors or {}
-        names = state["episodes"]
-        blocks = [_block_of(names, tensors)] if names else []
-        self._store.replace(blocks, int(state["evicted"]))
-        needs = self._recipe.needs
-        self._items = np.concatenate(
-            [np.empty(0, np.int64), *(items_in(block.length, needs) for block in blocks)]
-        )
+        names = np.array(state["episodes"], dtype=object)
+        held = {name: tensor.numpy() for name, tensor in tensors.items()}
+        self._store.load({**held, "eps_id": names}, int(state["evicted"]))
+        lengths = self._store.index.length if len(names) else np.empty(0, np.int64)
+        self._items = items_in(lengths, self._recipe.needs)
         self._resume(state, int(self._items.sum()), tensors)
         self._played, self.timesteps_played = int(state["played"]), int(state["playedSteps"])
         self._returns = list(state["returns"])
@@ -135,11 +133,9 @@ class LiveFeed(DrawsFeed):
         self._live.play.close()
 
     def _held(self) -> Batch:
-        if not self._store.blocks:
-            return {}
-        block = Block.concat(self._store.blocks)
-        columns = {f"columns/{name}": torch.from_numpy(column) for name, column in block.columns.items()}
-        return columns | {name: torch.from_numpy(getattr(block, name)) for name in PER_EPISODE}
+        return {
+            name: torch.from_numpy(each) for name, each in self._store.arrays().items() if name != "eps_id"
+        }
 
     def _window(self) -> WindowData:
         """Play what is due; all episodes kept, laid end to end on the device."""
@@ -148,9 +144,8 @@ class LiveFeed(DrawsFeed):
         while self.timesteps_played < due:
             self._play()
         if self._built is None:
-            blocks = self._store.blocks
-            builder = WindowBuilder(np.concatenate([block.length for block in blocks]), self._recipe)
-            for block in blocks:
+            builder = WindowBuilder(self._store.index.length, self._recipe)
+            for block in self._store.blocks:
                 builder.add(block)
             self._built = builder.build()
         return self._built
@@ -174,9 +169,3 @@ class LiveFeed(DrawsFeed):
         self._items = items[leaving:]
         self._built = None
         self._waited += time.perf_counter() - started
-
-
-def _block_of(eps_id: Sequence[str], tensors: Mapping[str, Tensor]) -> Block:
-    columns = {name: tensor.numpy() for name, tensor in below("columns/", tensors).items()}
-    numbers: dict[str, Any] = {name: tensors[name].numpy() for name in PER_EPISODE}
-    return Block(columns=columns, eps_id=np.array(eps_id, dtype=object), **numbers)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from hindcast.episodes.block import PER_EPISODE, Block
+from hindcast.episodes.block import Block, ranges
 from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_from_state, space_struct, space_to_state
-from hindcast.pipeline.episode_store import EpisodeStore, Found
-from hindcast.pipeline.priorities import FIRST, Priorities
-from hindcast.pipeline.rng import Uniforms
+from hindcast.pipeline.draws import Draws
+from hindcast.pipeline.episode_store import EpisodeStore
+from hindcast.pipeline.items import discounted_rewards, steps_ahead
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.priorities import FIRST
 
 I64 = NDArray[np.int64]
 Episodes = SingleAgentEpisode | Sequence[SingleAgentEpisode] | Block
@@ -63,8 +66,8 @@ class EpisodeReplayBuffer:
         self.sampled_timesteps = 0
         self._store = EpisodeStore(capacity, capacity_bytes)
         self._seed = seed
-        self._uniforms = Uniforms(seed, "buffer")
-        self._draws = 0
+        self._needs = Needs(frozenset(), sampling="uniform")
+        self._draws = Draws(self._needs, seed, 0)
         self._added = 0
         self._spaces: list[Any] = [None, None]
 
@@ -85,6 +88,7 @@ class EpisodeReplayBuffer:
         """
         block = self._block_of(episodes)
         self._store.add(block)
+        self._draws.size = len(self)
         self._added += block.num_steps
 
     def sample(
@@ -130,13 +134,11 @@ class EpisodeReplayBuffer:
         if n_step is not None and not (sample_episodes and length == 1):
             raise ValueError("n_step is of episodes of one step: pass sample_episodes=True, batch_length_T=1")
         if not sample_episodes:
-            self.sampled_timesteps += count * length
             return self._rows(count, length)
-        names = self._names(include_infos, include_extra_model_outputs)
+        leaves = self._leaves(include_infos, include_extra_model_outputs)
         if length > 1:
-            return self._slices(count, length, lookback, min_batch_length_T, names)
-        self.sampled_timesteps += count
-        return self._items(self._uniform(count), n_step, gamma, names, np.ones(count, np.float32))
+            return self._slices(count, length, lookback, min_batch_length_T, leaves)
+        return self._items(count, n_step, gamma, leaves)
 
     def get_num_episodes(self) -> int:
         """Episodes held."""
@@ -161,23 +163,29 @@ class EpisodeReplayBuffer:
     def get_state(self) -> dict[str, Any]:
         """All that the next sample depends on: arrays, lists of text, numbers. No part needs pickle."""
         return {
-            "blocks": [_state_of(block) for block in self._store.blocks],
+            "episodes": {
+                name: array.tolist() if array.dtype == object else array.copy()
+                for name, array in self._store.arrays().items()
+            },
             "spaces": [None if space is None else space_to_state(space) for space in self._spaces],
             "num_episodes_evicted": self._store.evicted,
             "seed": self._seed,
-            "draws": self._draws,
+            "draws": self._draws.count,
             "added_timesteps": self._added,
             "sampled_timesteps": self.sampled_timesteps,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue as the buffer that `state` was taken from, with its seed; the bounds stay this one's."""
-        self._store.replace(
-            [_block_from(each) for each in state["blocks"]], int(state["num_episodes_evicted"])
-        )
+        arrays = {
+            name: np.array(values, dtype=object if isinstance(values, list) else None)
+            for name, values in state["episodes"].items()
+        }
+        self._store.load(arrays, int(state["num_episodes_evicted"]))
         self._spaces = [None if each is None else space_from_state(each) for each in state["spaces"]]
-        self._seed, self._draws = int(state["seed"]), int(state["draws"])
-        self._uniforms = Uniforms(self._seed, "buffer")
+        self._seed = int(state["seed"])
+        self._draws = Draws(self._needs, self._seed, len(self))
+        self._draws.count = int(state["draws"])
         self._added = int(state["added_timesteps"])
         self.sampled_timesteps = int(state["sampled_timesteps"])
 
@@ -196,92 +204,87 @@ class EpisodeReplayBuffer:
             raise ValueError("the buffer is empty: add episodes before sampling")
         return num_items or batch_size_B or self.batch_size_B
 
-    def _next(self, count: int) -> NDArray[np.float64]:
-        """`[count]` numbers from 0 to below 1, the next of the stream."""
-        found = self._uniforms.take(self._draws, count)
-        self._draws += count
-        return found
-
-    def _uniform(self, count: int) -> I64:
-        return (self._next(count) * len(self)).astype(np.int64)
-
-    def _names(self, infos: bool, outputs: bool) -> list[str]:
+    def _leaves(self, infos: bool, outputs: bool) -> list[str]:
         """The columns of episodes that are drawn."""
-        wanted = {*_ALWAYS, Columns.INFOS} if infos else {*_ALWAYS}
-        others = (Columns.INFOS, _POWER)
-        names = list(self._store.blocks[0].columns)
-        return [name for name in names if root(name) in wanted or (outputs and name not in others)]
+        wanted, others = {*_ALWAYS, Columns.INFOS if infos else Columns.OBS}, (Columns.INFOS, _POWER)
+        names = self._store.blocks[0].columns
+        return [leaf for leaf in names if root(leaf) in wanted or (outputs and leaf not in others)]
 
     def _items(
         self,
-        drawn: I64,
+        count: int,
         n_step: int | tuple[int, int] | None,
         gamma: float,
-        names: Sequence[str],
-        weights: NDArray[np.float32],
+        leaves: Sequence[str],
+        beta: float = 0.0,
     ) -> list[SingleAgentEpisode]:
-        """Transitions of n steps that begin with the steps `drawn`, as episodes of one step."""
+        """Transitions of n steps, as episodes of one step."""
+        self.sampled_timesteps += count
+        drawn, found = self._draws.next(count, beta)
+        weights = found.get(Columns.WEIGHTS, torch.ones(count))
         lowest, end = n_step if isinstance(n_step, tuple) else (n_step or 1, 0)
-        n = np.full(len(drawn), lowest)
+        n = np.full(count, lowest)
         if end:
-            n += (self._next(len(drawn)) * (end - lowest)).astype(np.int64)
-        found = list(self._store.find(drawn))
-        parts = [_transitions(part, names, n[part.places], gamma, weights[part.places]) for part in found]
-        places = np.concatenate([part.places for part in found])
-        return block_to_episodes(Block.concat(parts).take(np.argsort(places)), *self._spaces)
+            n += (self._draws.uniforms(count).numpy() * (end - lowest)).astype(np.int64)
+        index = self._store.index
+        episode = np.searchsorted(index.start + index.length, drawn.numpy(), side="right")
+        t = drawn.numpy() - index.start[episode]
+        parts = self._store.cut(episode, t, np.minimum(n, index.length[episode] - t), leaves)
+        return block_to_episodes(_transitions(parts, gamma, weights.numpy()), *self._spaces)
 
     def _slices(
-        self, count: int, length: int, lookback: int, least: int, names: Sequence[str]
+        self, count: int, length: int, lookback: int, least: int, leaves: Sequence[str]
     ) -> list[SingleAgentEpisode]:
-        lengths = self._lengths()
-        longest = int(lengths.max())
-        if longest < least:
+        lengths = self._store.index.length
+        if lengths.max() < least:
             raise ValueError(
-                f"min_batch_length_T is {least}, and the longest episode held has {longest} steps"
+                f"min_batch_length_T is {least}, and the longest episode held has {lengths.max()} steps"
             )
         allowed = np.maximum(lengths - max(least, 1) + 1, 0)
         ends = allowed.cumsum()
-        drawn = (self._next(count) * ends[-1]).astype(np.int64)
-        of = np.searchsorted(ends, drawn, side="right")
-        begins, first = (lengths.cumsum() - lengths)[of], drawn - (ends - allowed)[of]
-        found: list[SingleAgentEpisode] = []
-        for begin, step in zip(begins, first.tolist(), strict=True):
-            ((block, _, rows),) = self._store.find(np.array([begin]))
-            own = block.with_columns({name: block.columns[name] for name in names})
-            (whole,) = block_to_episodes(own.take(block.episode_of_step[rows]), *self._spaces)
-            found.append(whole.slice(slice(step, step + length), len_lookback_buffer=lookback))
-        self.sampled_timesteps += sum(map(len, found))
-        return found
-
-    def _lengths(self) -> I64:
-        """`[N]` steps of each episode."""
-        return np.concatenate([block.length for block in self._store.blocks])
+        drawn = (self._draws.uniforms(count).numpy() * ends[-1]).astype(np.int64)
+        episode = np.searchsorted(ends, drawn, side="right")
+        t = drawn - (ends - allowed)[episode]
+        before, after = np.minimum(lookback, t), np.minimum(length, lengths[episode] - t)
+        self.sampled_timesteps += int(after.sum())
+        parts = self._store.cut(episode, t - before, before + after, leaves)
+        episodes = block_to_episodes(parts, *self._spaces)
+        return [
+            each.slice(slice(first, None), len_lookback_buffer=first)
+            for each, first in zip(episodes, before.tolist(), strict=True)
+        ]
 
     def _rows(self, count: int, length: int) -> dict[str, Any]:
         """`[count, length, ...]` adjacent observations with what came before and after them."""
-        lengths = self._lengths()
-        ends = lengths.cumsum()
-        steps = np.empty(count * length, dtype=np.int64)
-        t, total = np.empty_like(steps), np.empty_like(steps)
-        is_first = np.zeros(count * length, dtype=np.bool_)
+        self.sampled_timesteps += count * length
+        index = self._store.index
+        stops = index.start + index.length
+        drawn: list[tuple[int, int, int]] = []
         place = 0
-        while place < len(steps):
-            drawn = int(self._uniform(1)[0])
-            episode = int(np.searchsorted(ends, drawn, side="right"))
-            begin, own = int(ends[episode] - lengths[episode]), int(lengths[episode])
+        while place < count * length:
+            step = int(self._draws.next(1)[0])
+            number = int(np.searchsorted(stops, step, side="right"))
             into = place % length
-            first = 0 if into else drawn - begin
-            stop = place + min(own + 1 - first, length - into)
-            t[place:stop] = np.arange(first, first + stop - place)
-            steps[place:stop], total[place:stop], is_first[place] = begin, own, True
-            place = stop
-        steps += np.minimum(t, total - 1)
-        found = list(self._store.find(steps))
-        inverse = np.argsort(np.concatenate([part.places for part in found]))
-        parts = [_places(part, t[part.places]) for part in found]
-        columns = {name: np.concatenate([part[name] for part in parts])[inverse] for name in parts[0]}
-        columns["is_first"] = is_first
-        columns["is_last"] = np.append(is_first[1:], True)
+            first = 0 if into else step - int(index.start[number])
+            drawn.append((number, first, min(int(index.length[number]) + 1 - first, length - into)))
+            place += drawn[-1][2]
+        numbers, firsts, sizes = np.array(drawn).T
+        episode, t = np.repeat(numbers, sizes), ranges(firsts, sizes)
+        is_first = np.zeros(place, dtype=np.bool_)
+        is_first[sizes.cumsum() - sizes] = True
+        is_final = t == index.length[episode]
+        start = index.start[episode]
+        rows = {
+            Columns.OBS: index.obs_start[episode] + t,
+            Columns.ACTIONS: start + t - is_final,
+            Columns.REWARDS: start + np.maximum(t - 1, 0),
+        }
+        columns = {leaf: self._store.rows(leaf, rows[root(leaf)]) for leaf in self._leaves(False, False)}
+        columns[Columns.REWARDS][t == 0] = 0
+        columns |= {"is_first": is_first, "is_last": np.append(is_first[1:], True)}
+        columns |= {
+            f"is_{name}": is_final & getattr(index, name)[episode] for name in ("terminated", "truncated")
+        }
         shaped = {name: column.reshape(count, length, *column.shape[1:]) for name, column in columns.items()}
         structs = {Columns.OBS: space_struct(self._spaces[0]), Columns.ACTIONS: space_struct(self._spaces[1])}
         roots = dict.fromkeys(map(root, shaped))
@@ -313,19 +316,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         capacity_bytes: int | None = None,
         seed: int = 0,
     ) -> None:
-        if batch_length_T != 1:
-            raise ValueError(
-                f"batch_length_T is {batch_length_T}; items drawn by priority are single timesteps"
-            )
-        if alpha < 0:
-            raise ValueError(f"alpha is {alpha}; it must be at least 0")
+        _refuse_sequences(batch_length_T)
         super().__init__(
             capacity, batch_size_B=batch_size_B, batch_length_T=1, capacity_bytes=capacity_bytes, seed=seed
         )
-        self._alpha = alpha
-        self._priorities = Priorities(1, alpha)
+        self._needs = Needs(frozenset(), sampling="prioritized", alpha=alpha)
+        self._draws = Draws(self._needs, seed, 0)
         self._greatest = FIRST
-        self._last_sampled: I64 | None = None
 
     def add(self, episodes: Episodes, weight: float | None = None) -> None:
         """Take episodes in; see `EpisodeReplayBuffer.add`.
@@ -335,13 +332,12 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             weight: their steps' first priority; the greatest so far if None.
         """
         block = self._block_of(episodes)
-        power = self._priorities.power(self._greatest if weight is None else weight)
+        power = self._draws.priorities.power(self._greatest if weight is None else weight)
         self._keep_priorities()
         super().add(
             block.with_columns({**block.columns, _POWER: np.full(block.num_steps, power, np.float32)})
         )
         self._take_priorities()
-        self._last_sampled = None
 
     def sample(  # type: ignore[override]
         self,
@@ -366,19 +362,12 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         Raises:
             ValueError: as there; or several timesteps, or a negative beta.
         """
-        count = self._count(num_items, batch_size_B)
-        if batch_length_T not in (None, 1):
-            raise ValueError(
-                f"batch_length_T is {batch_length_T}; items drawn by priority are single timesteps"
-            )
+        _refuse_sequences(batch_length_T or 1)
         if beta < 0:
             raise ValueError(f"beta is {beta}; it must be at least 0")
-        drawn, likelier = self._priorities.draw(torch.from_numpy(self._next(count)))
-        self.sampled_timesteps += count
-        self._last_sampled = drawn.numpy()
-        names = self._names(include_infos, include_extra_model_outputs)
-        weights = (likelier**-beta).numpy().astype(np.float32)
-        return self._items(self._last_sampled, n_step, gamma, names, weights)
+        count = self._count(num_items, batch_size_B)
+        leaves = self._leaves(include_infos, include_extra_model_outputs)
+        return self._items(count, n_step, gamma, leaves, beta)
 
     def update_priorities(self, priorities: ArrayLike, module_id: str | None = None) -> None:  # noqa: ARG002
         """Give the items that were drawn last their priorities, `[B]`, mostly errors, whose signs do not count.
@@ -392,123 +381,66 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
                 for each item, or one is NaN or infinite.
         """
         given = np.asarray(priorities, dtype=np.float64)
-        if self._last_sampled is None:
+        drawn = self._draws.unanswered
+        if drawn is None:
             raise ValueError(
                 "priorities are of the items drawn last: sample before update_priorities, and add after"
             )
-        if given.shape != self._last_sampled.shape or not np.isfinite(given).all():
+        if given.shape != drawn.shape or not np.isfinite(given).all():
             raise ValueError(
-                f"there are {len(self._last_sampled)} items drawn last, and priorities of shape {list(given.shape)}; "
+                f"there are {len(drawn)} items drawn last, and priorities of shape {list(given.shape)}; "
                 "give a finite one for each"
             )
-        self._priorities.set(torch.from_numpy(self._last_sampled), torch.from_numpy(given))
+        self._draws.prioritise(torch.from_numpy(given))
         self._greatest = max(self._greatest, float(np.abs(given).max()))
-        self._last_sampled = None
 
     def get_state(self) -> dict[str, Any]:
         """See `EpisodeReplayBuffer.get_state`."""
+        drawn = self._draws.unanswered
         self._keep_priorities()
-        if len(self):
-            self._take_priorities()  # sums as a buffer that takes the state over makes them
-        last = None if self._last_sampled is None else self._last_sampled.copy()
         return super().get_state() | {
-            "alpha": self._alpha,
+            "alpha": self._needs.alpha,
             "max_priority": self._greatest,
-            "last_sampled": last,
+            "last_sampled": None if drawn is None else drawn.numpy().copy(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `EpisodeReplayBuffer.set_state`."""
+        self._needs = replace(self._needs, alpha=float(state["alpha"]))
         super().set_state(state)
-        self._alpha = float(state["alpha"])
-        self._priorities = Priorities(1, self._alpha)
         self._greatest = float(state["max_priority"])
-        self._last_sampled = None if state["last_sampled"] is None else np.array(state["last_sampled"])
         if len(self):
             self._take_priorities()
+        if state["last_sampled"] is not None:
+            self._draws.unanswered = torch.tensor(state["last_sampled"])
 
     def _keep_priorities(self) -> None:
         """Write the priorities into their column."""
-        powers, first = self._priorities.powers.numpy(), 0
+        powers, first = self._draws.priorities.powers.numpy(), 0
         for block in self._store.blocks:
             block.columns[_POWER][:] = powers[first : first + block.num_steps]
             first += block.num_steps
 
     def _take_priorities(self) -> None:
-        powers = np.concatenate([block.columns[_POWER] for block in self._store.blocks])
-        self._priorities = Priorities(len(powers), self._alpha)
-        self._priorities.put(torch.from_numpy(powers))
+        self._draws.hold(torch.from_numpy(self._store.rows(_POWER, np.arange(len(self)))))
 
 
-def _transitions(
-    found: Found, names: Sequence[str], n: I64, gamma: float, weights: NDArray[np.float32]
-) -> Block:
-    """Steps of a block as episodes of one step, each over at most n steps."""
-    block, _, rows = found
-    episode = block.episode_of_step[rows]
-    t = rows - block.start[episode]
-    n = np.minimum(n, block.length[episode] - t)
-    observed = (block.obs_row[rows][:, None] + np.stack([np.zeros_like(n), n], 1)).ravel()
-    columns = {name: block.columns[name][observed if per_observation(name) else rows] for name in names}
-    columns[Columns.REWARDS] = _discounted(block.columns[Columns.REWARDS], rows, n, gamma)
-    is_end = t + n == block.length[episode]
-    return Block(
-        columns={**columns, Columns.N_STEP: n, Columns.WEIGHTS: weights},
-        length=np.ones(len(rows), dtype=np.int64),
-        eps_id=block.eps_id[episode],
-        t_started=block.t_started[episode] + t,
-        terminated=block.terminated[episode] & is_end,
-        truncated=block.truncated[episode] & is_end,
-    )
+def _refuse_sequences(batch_length_T: int) -> None:
+    if batch_length_T != 1:
+        raise ValueError(f"batch_length_T is {batch_length_T}; items drawn by priority are single timesteps")
 
 
-def _discounted(rewards: NDArray[Any], rows: I64, n: I64, gamma: float) -> NDArray[Any]:
-    total = rewards[rows].astype(np.float64)
-    for k in range(1, int(n.max(initial=1))):
-        covered = k < n
-        total[covered] += gamma**k * rewards[rows[covered] + k]
-    return total.astype(rewards.dtype)
-
-
-def _places(found: Found, t: I64) -> dict[str, NDArray[Any]]:
-    """Observations t of the steps' episodes with the rewards before and the actions after them."""
-    block, _, rows = found
-    episode = block.episode_of_step[rows]
-    is_final = t == block.length[episode]
-    columns = {name: column for name, column in block.columns.items() if root(name) in _ALWAYS}
-    picked = {
-        name: column[block.obs_row[rows] + is_final if per_observation(name) else rows]
-        for name, column in columns.items()
-    }
-    rewards = block.columns[Columns.REWARDS]
-    before = rewards[np.maximum(rows - 1 + is_final, 0)]
-    picked[Columns.REWARDS] = np.where(t > 0, before, np.zeros_like(before))
-    picked["is_terminated"] = is_final & block.terminated[episode]
-    picked["is_truncated"] = is_final & block.truncated[episode]
-    return picked
-
-
-def _state_of(block: Block) -> dict[str, Any]:
-    text = block.details
-    return {
-        "columns": {
-            name: column.tolist() if column.dtype == object else column.copy()
-            for name, column in block.columns.items()
-        },
-        "eps_id": block.eps_id.tolist(),
-        "details": None if text is None else text.tolist(),
-        **{name: getattr(block, name).copy() for name in PER_EPISODE},
-    }
-
-
-def _block_from(state: Mapping[str, Any]) -> Block:
+def _transitions(parts: Block, gamma: float, weights: NDArray[np.float32]) -> Block:
+    """Each part as an episode of one step over all of its steps."""
+    n = parts.length
+    observed = (parts.obs_start[:, None] + np.stack([np.zeros_like(n), n], 1)).ravel()
     columns = {
-        name: np.array(column, dtype=object) if isinstance(column, list) else column.copy()
-        for name, column in state["columns"].items()
+        leaf: column[observed if per_observation(leaf) else parts.start]
+        for leaf, column in parts.columns.items()
     }
-    return Block(
-        columns=columns,
-        eps_id=np.array(state["eps_id"], dtype=object),
-        details=None if state["details"] is None else np.array(state["details"], dtype=object),
-        **{name: state[name].copy() for name in PER_EPISODE},
-    )
+    rewards, most = parts.columns[Columns.REWARDS], int(n.max())
+    ahead = steps_ahead(torch.from_numpy(n), most)
+    summed = discounted_rewards(torch.from_numpy(rewards.astype(np.float64)), ahead, most, gamma)
+    columns[Columns.REWARDS] = summed.numpy()[parts.start].astype(rewards.dtype)
+    columns |= {Columns.N_STEP: n, Columns.WEIGHTS: weights}
+    return replace(parts, columns=columns, length=np.ones_like(n))

@@ -254,7 +254,7 @@ class WindowData:
         if Columns.REWARDS not in leaves:
             return flags
         rewards = discounted_rewards(leaves[Columns.REWARDS], self._ahead, needs.n_step, needs.gamma)
-        return flags | {Columns.REWARDS: rewards}
+        return flags | {Columns.REWARDS: rewards.float()}
 
     def _derived(self) -> dict[str, Tensor]:
         needs = self.recipe.needs
