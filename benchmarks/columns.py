@@ -29,7 +29,7 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
 from hindcast.formats.spec import DataSpec
-from hindcast.record.pool import load_actor, record_here
+from hindcast.record.pool import Runner, ThisProcess, load_actor, record_in
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.storage.location import resolve
 
@@ -45,10 +45,10 @@ def record(policy: Path, episodes: int, output: dict[str, str]) -> float:
         task = Task(CARTPOLE, WIDTH, 0, True, spec, resolve(folder), "bench", data)
         ranges = [Work(0, range(episodes))]
         begun = time.process_time()
-        commits = list(
-            record_here(task, str(policy), lambda _: ranges.pop() if ranges else None, lambda _: None)
+        (made,) = record_in(
+            ThisProcess(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
         )
-        return commits[0].timesteps / (time.process_time() - begun)
+        return made.commit.timesteps / (time.process_time() - begun)
 
 
 def read(file: Path) -> Callable[[], float]:

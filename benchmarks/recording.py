@@ -27,7 +27,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.api.recording import OutputSpec, TrainPolicy, TrainStop
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.models.policy import Policy
-from hindcast.record.pool import load_actor, record_here
+from hindcast.record.pool import Runner, ThisProcess, load_actor, record_in
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.run.expert import iterate_and_evaluate
 from hindcast.run.online import online_trainer
@@ -69,10 +69,10 @@ def record(policy: Path, episodes: int) -> float:
         task = Task(CARTPOLE, WIDTH, 0, True, OutputSpec(path=folder), resolve(folder), "bench", data)
         ranges = [Work(0, range(episodes))]
         begun = time.perf_counter()
-        commits = list(
-            record_here(task, str(policy), lambda _: ranges.pop() if ranges else None, lambda _: None)
+        (made,) = record_in(
+            ThisProcess(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
         )
-        return commits[0].timesteps / (time.perf_counter() - begun)
+        return made.commit.timesteps / (time.perf_counter() - begun)
 
 
 def bare(policy: Policy, steps: int) -> float:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from itertools import islice
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 from hindcast.errors import WorkerLost
 from hindcast.user_code import given, take
@@ -18,48 +18,69 @@ _LOOK_S = 0.5
 _WORTH_PROCESSES = 256 << 20
 
 Kept = TypeVar("Kept")
-Given = ParamSpec("Given")
+Kept_co = TypeVar("Kept_co", covariant=True)
+Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 Check = Callable[[], None]
 
 
-class WorkerProcesses(Generic[Kept]):
-    """Processes that call functions on an object that each keeps between calls.
+class Workers(Protocol[Kept_co]):
+    """Processes, of this machine or of others, that each keep an object; they end with this process.
 
-    Args:
+    Attributes:
         count: how many.
-        kept: sent to each of them once.
-        begin: called with it in each of them, before anything else.
     """
 
-    def __init__(self, count: int, kept: Kept, begin: Callable[[Kept], None] | None = None) -> None:
-        import loky
+    @property
+    def count(self) -> int: ...
 
-        self._pool: Any = loky.ProcessPoolExecutor(
-            count, initializer=_begin, initargs=(given(), kept, begin, os.getpid()), timeout=None
-        )
-
-    def submit(
-        self,
-        function: Callable[Concatenate[Kept, Given], Result],
-        *arguments: Given.args,
-        **named: Given.kwargs,
-    ) -> Future[Result]:
-        """Call `function(kept, *arguments)` in one of them.
+    def submit(self, function: Callable[[Kept_co, *Given], Result], *arguments: *Given) -> Future[Result]:
+        """Call `function(kept, *arguments)` in one of them, which has nothing else to do.
 
         Args:
             function: of a module, so that a process finds it.
 
         Raises:
-            BrokenExecutor: here or from the future: a process was killed; the others are of no use any more.
+            BrokenExecutor: from the future: the process was killed, or another one was. Later calls find new ones.
         """
-        future: Future[Result] = self._pool.submit(_call, function, arguments, named)
+
+    def close(self) -> None:
+        """Stop the processes, at work or not."""
+
+
+class WorkerProcesses(Generic[Kept]):
+    """`Workers` on this machine.
+
+    Args:
+        count: how many.
+        kept: sent to each of them once.
+    """
+
+    def __init__(self, count: int, kept: Kept) -> None:
+        self.count = count
+        self._kept = kept
+        self._pool = self._start()
+
+    def submit(self, function: Callable[[Kept, *Given], Result], *arguments: *Given) -> Future[Result]:
+        """See `Workers`; where one is killed, all calls under way fail."""
+        try:
+            future: Future[Result] = self._pool.submit(_call, function, arguments)
+        except BrokenExecutor:
+            self.close()
+            self._pool = self._start()
+            future = self._pool.submit(_call, function, arguments)
         return future
 
     def close(self) -> None:
         """Stop the processes, at work or not."""
         self._pool.shutdown(wait=True, kill_workers=True)
+
+    def _start(self) -> Any:
+        import loky
+
+        arguments = (given(), self._kept, os.getpid())
+        return loky.ProcessPoolExecutor(self.count, initializer=_begin, initargs=arguments, timeout=None)
 
 
 def count_workers(items: int, nbytes: int) -> int:
@@ -111,9 +132,9 @@ def _results(
     while running:
         check()
         done, running = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+        results = [future.result() for future in done]
         running |= {processes.submit(function, item) for item in islice(waiting, len(done))}
-        for future in done:
-            yield future.result()
+        yield from results
 
 
 def end_with_parent(parent: int) -> None:
@@ -135,15 +156,13 @@ _kept: Any = None
 """In a worker process: its object."""
 
 
-def _begin(objects: dict[str, Any], kept: Any, begin: Callable[[Any], None] | None, parent: int) -> None:
+def _begin(objects: dict[str, Any], kept: Any, parent: int) -> None:
     global _kept  # noqa: PLW0603  (one for each process)
     take(objects)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that decides what it means
     end_with_parent(parent)
     _kept = kept
-    if begin is not None:
-        begin(kept)
 
 
-def _call(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    return function(_kept, *arguments, **named)
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(_kept, *arguments)

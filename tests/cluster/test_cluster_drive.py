@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,9 +24,9 @@ from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.memory import look_at_pods, memory_here
 from hindcast.datasets.opening import open_dataset
 from hindcast.evaluate.environment import EnvEvaluator
-from hindcast.evaluate.on_ray import RayPlayers
 from hindcast.evaluate.parallel import EvaluationWorkers
 from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.ray_workers import RayWorkers
 from hindcast.report.events import Progress
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
@@ -177,14 +176,14 @@ class TestEvaluation:
     @pytest.mark.parametrize("count", [1, 3])
     def test_gives_the_same_report_for_any_number_of_actors(self, count: int) -> None:
         evaluator, policy = EnvEvaluator(EnvironmentSpec(**WALK), 13), make_policy(WALK)
-        workers = EvaluationWorkers(evaluator, count, players)
+        workers = workers_of(evaluator, count)
         assert workers.gather(workers.submit(policy, 5)) == evaluator(policy, seed=5)
         workers.close()
 
     def test_an_actor_that_dies_is_replaced(self, kill_once: Path) -> None:
         deadly = EnvironmentSpec(id="toy_environments:Deadly")
         policy = make_policy(WALK)
-        workers = EvaluationWorkers(EnvEvaluator(deadly, 8), 2, players)
+        workers = workers_of(EnvEvaluator(deadly, 8), 2)
         kill_once.touch()
         report = workers.gather(workers.submit(policy, 5))
         assert not kill_once.exists()
@@ -193,14 +192,14 @@ class TestEvaluation:
 
     @pytest.mark.usefixtures("slow")
     def test_one_that_takes_too_long_is_given_up(self) -> None:
-        workers = EvaluationWorkers(EnvEvaluator(EnvironmentSpec(**SLOW), 400), 1, players)
+        workers = workers_of(EnvEvaluator(EnvironmentSpec(**SLOW), 400), 1)
         with pytest.raises(TimeoutError):
             workers.gather(workers.submit(make_policy(WALK), 5), timeout=0.2)
         workers.close()
 
 
-def players(evaluator: EnvEvaluator, count: int) -> RayPlayers:
-    return RayPlayers(evaluator, count, {"num_cpus": 1})
+def workers_of(evaluator: EnvEvaluator, count: int) -> EvaluationWorkers:
+    return EvaluationWorkers(evaluator, RayWorkers(count, evaluator, {"num_cpus": 1}))
 
 
 class TestRecording:
@@ -315,9 +314,9 @@ class TestRecording:
         assert carry_out(resource, tmp_path, channel) == driver_module.SUPERSEDED
         assert channel.last.outcome is None
         deadline = time.monotonic() + 20
-        while running("ray::OfflineRecording/test", "ray::_RemoteRecorder") and time.monotonic() < deadline:
+        while running("ray::OfflineRecording/test", "ray::_Worker") and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not running("ray::OfflineRecording/test", "ray::_RemoteRecorder")
+        assert not running("ray::OfflineRecording/test", "ray::_Worker")
         assert not (tmp_path / "data/_hindcast/manifest.json").exists()
 
     @pytest.mark.usefixtures("slow")
@@ -419,10 +418,7 @@ class Crashing(Walk):
     """Ends its process at once, but for the one in which it is only looked at."""
 
     def step(self, action):  # type: ignore[no-untyped-def]
-        if (
-            "RemoteRecorder" in " ".join(sys.argv)
-            or "RemoteRecorder" in Path("/proc/self/cmdline").read_text()
-        ):
+        if "ray::_Worker" in Path("/proc/self/cmdline").read_text():
             os._exit(3)
         return super().step(action)
 

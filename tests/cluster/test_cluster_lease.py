@@ -160,7 +160,7 @@ class TestRuns:
 class Alone(Pools):
     """Pools in which the work is done by this process."""
 
-    def record(self, task, policy, next_work, *, runners, cpus, on_episode, check):  # type: ignore[no-untyped-def]
-        from hindcast.record.pool import record_here
+    def recorders(self, count, task, cpus, on_episode):  # type: ignore[no-untyped-def]
+        from hindcast.record.pool import Runner, ThisProcess
 
-        return record_here(task, policy, next_work, on_episode)
+        return ThisProcess(Runner(task, on_episode))

@@ -15,6 +15,7 @@ from hindcast.errors import WorkerLost
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport, evaluate_policy
 from hindcast.evaluate.parallel import EvaluationWorkers
 from hindcast.models.policy import Policy
+from hindcast.worker_processes import WorkerProcesses
 from support import WALK, by_position, make_policy
 from toy_environments import Walk
 
@@ -32,6 +33,10 @@ def workers() -> Iterator[list[EvaluationWorkers]]:
     yield made
     for pool in made:
         pool.close()
+
+
+def workers_of(evaluator: EnvEvaluator, count: int) -> EvaluationWorkers:
+    return EvaluationWorkers(evaluator, WorkerProcesses(count, evaluator))
 
 
 class TestReport:
@@ -116,7 +121,7 @@ class TestWorkers:
     ) -> None:
         expected = evaluator(policy, seed=5)
         for count in (1, 3):
-            workers.append(EvaluationWorkers(evaluator, count))
+            workers.append(workers_of(evaluator, count))
             assert workers[-1].gather(workers[-1].submit(policy, 5)) == expected
 
     def test_evaluate_the_weights_of_the_moment(
@@ -124,7 +129,7 @@ class TestWorkers:
     ) -> None:
         evaluator, changing = EnvEvaluator(ENVIRONMENT, 30), make_policy(WALK)
         expected = evaluator(changing, seed=0)
-        workers.append(EvaluationWorkers(evaluator, 1))
+        workers.append(workers_of(evaluator, 1))
         playing = workers[-1].submit(changing, 0)
         for parameter in changing.module.parameters():
             parameter.data.neg_()
@@ -151,7 +156,7 @@ class TestWorkers:
         self, policy: Policy, workers: list[EvaluationWorkers]
     ) -> None:
         evaluator = EnvEvaluator(ENVIRONMENT, "auto", num_envs=4)
-        workers.append(EvaluationWorkers(evaluator, 2))
+        workers.append(workers_of(evaluator, 2))
         report = workers[-1].gather(workers[-1].submit(policy, 5))
         assert len(report.returns) % 4 == 0
         assert len(report.returns) >= 4
@@ -163,7 +168,7 @@ class TestWorkers:
     ) -> None:
         policy = make_policy(WALK)
         evaluator = EnvEvaluator(EnvironmentSpec(id="test_evaluate_environment:Crashing"), 4)
-        workers.append(EvaluationWorkers(evaluator, 1))
+        workers.append(workers_of(evaluator, 1))
         with pytest.raises(WorkerLost, match="evaluation runners died 3 times"):
             workers[-1].gather(workers[-1].submit(policy, 0))
 

@@ -34,7 +34,7 @@ from support import (
 pytestmark = pytest.mark.soak
 
 KILLS = repeats(1, soak=10)  # at every kind of file operation
-RAY_KILLS = repeats(1, soak=5)
+RUNNER_KILLS = repeats(1, soak=5)
 EXPERT = {
     "config": {"trainBatchSizePerLearner": 256, "minibatchSize": 128, "numEpochs": 2},
     "model": {"fcnetHiddens": [16], "observationFilter": "meanStd"},
@@ -101,11 +101,10 @@ def carry_out(folder: Path, kill_at: str | None = None) -> int:
     return status
 
 
-@pytest.mark.ray
 def test_killed_beside_its_runners(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     """They end with it, and the next recording, which has one runner, goes on from what they committed."""
     runners: list[int] = []
-    for kill in range(RAY_KILLS):
+    for kill in range(RUNNER_KILLS):
         driver = Driver(expert_recording(tmp_path / "data", runners=2), tmp_path)
         assert driver.listen("progress Recording", times=kill + 1)
         runners += runners_of(driver)
@@ -125,7 +124,7 @@ def assert_whole(folder: Path, expected: dict[str, Any]) -> None:
 
 
 def runners_of(driver: Driver) -> list[int]:
-    return [process for process in driver.descendants() if "_RemoteRecorder" in name_of(process)]
+    return [process for process in driver.descendants() if "popen_loky" in name_of(process)]
 
 
 def assert_readable(folder: Path, expected: dict[str, str]) -> None:
@@ -134,7 +133,6 @@ def assert_readable(folder: Path, expected: dict[str, str]) -> None:
         assert episode_hashes(read_all(folder)).items() <= expected.items()
 
 
-@pytest.mark.ray
 def test_a_killed_runner_is_replaced(tmp_path: Path) -> None:
     """By timesteps, where runners also make ranges that are dropped in the end."""
     spec = {"environment": CARTPOLE, "duration": {"timesteps": 40_000}}
@@ -151,7 +149,6 @@ def test_a_killed_runner_is_replaced(tmp_path: Path) -> None:
     assert leftovers(tmp_path / "data") == []
 
 
-@pytest.mark.ray
 def test_a_mistake_of_the_user_is_one_sentence_from_a_runner_too(tmp_path: Path) -> None:
     environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
     runners = {"envsPerRunner": 4, "replicas": 2}

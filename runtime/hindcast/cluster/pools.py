@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,10 @@ from hindcast.storage.location import Guard, Location
 
 if TYPE_CHECKING:  # what plays needs torch, which the driver on the head does without
     from hindcast.evaluate.environment import EnvEvaluator
-    from hindcast.evaluate.parallel import Players
-    from hindcast.formats.dataset_folder.commits import Commit
     from hindcast.pipeline.executors import Executor
-    from hindcast.record.pool import NextWork
+    from hindcast.record.pool import Runner
     from hindcast.record.recorder import OnEpisode, Task
+    from hindcast.worker_processes import Workers
 
 
 @dataclass(frozen=True)
@@ -59,36 +58,24 @@ class Pools:
         """A lease, which a later attempt takes over."""
         yield begin(state, self.attempt).check
 
-    def record(
+    def recorders(
         self,
+        count: int,
         task: Task,
-        policy: str,
-        next_work: NextWork,
-        *,
-        runners: int,
-        cpus: float,
-        on_episode: OnEpisode,  # noqa: ARG002  (no episode is recorded in this process)
-        check: Callable[[], None],
-    ) -> Iterator[Commit]:
-        """In actors of the pool of runners."""
-        from hindcast.record.pool import record_on_ray
+        cpus: float = 1,
+        on_episode: OnEpisode | None = None,  # noqa: ARG002  (no episode is recorded in this process)
+    ) -> Workers[Runner]:
+        """Actors in the pool of runners."""
+        from hindcast.ray_workers import RayWorkers
+        from hindcast.record.pool import Runner
 
-        options = self.options("runner", cpus)
-        return record_on_ray(
-            task,
-            policy,
-            next_work,
-            runners=runners,
-            check=check,
-            options=options,
-            on_episode=self.on_episode,
-        )
+        return RayWorkers(count, Runner(task, self.on_episode), self.options("runner", cpus))
 
-    def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
+    def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         """Actors in the pool of data workers, one CPU each."""
-        from hindcast.evaluate.on_ray import RayPlayers
+        from hindcast.ray_workers import RayWorkers
 
-        return RayPlayers(evaluator, count, self.options("data", cpus=1))
+        return RayWorkers(count, evaluator, self.options("data", cpus=1))
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
         """Actors in the pool of data workers, one a pod; without any, the learner's own process."""

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hindcast.errors import UserError, WorkerLost, caught, raised
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.models.policy import Policy
-from hindcast.worker_processes import WorkerProcesses
+from hindcast.worker_processes import Workers
 
 _MOST_DEATHS = 3
 
 Part = EnvReport | UserError
 """A share of an evaluation, or the user's mistake in it."""
-
-
-class Players(Protocol):
-    """Processes that each hold the evaluation's environments."""
-
-    def play(self, files: dict[str, bytes], seed: int, shares: Sequence[range | None]) -> list[Future[Part]]:
-        """Begin to play the shares with a saved policy; one future for each.
-
-        Raises:
-            BrokenExecutor: here or from a future: a process died; these players can no longer be used.
-        """
-
-    def close(self) -> None:
-        """Stop the processes, playing or not."""
-
-
-NewPlayers = Callable[[EnvEvaluator, int], Players]
-"""Given what one evaluation is and the number of processes."""
 
 
 class Playing(NamedTuple):
@@ -43,26 +24,6 @@ class Playing(NamedTuple):
     parts: list[Future[Part]]
 
 
-class LocalPlayers:
-    """Players on this machine; they end with this process.
-
-    Args:
-        evaluator: what one evaluation is.
-        count: number of processes.
-    """
-
-    def __init__(self, evaluator: EnvEvaluator, count: int) -> None:
-        self._processes = WorkerProcesses(count, evaluator)
-
-    def play(self, files: dict[str, bytes], seed: int, shares: Sequence[range | None]) -> list[Future[Part]]:
-        """Begin to play the shares."""
-        return [self._processes.submit(play_share, files, seed, share) for share in shares]
-
-    def close(self) -> None:
-        """Stop the processes, playing or not."""
-        self._processes.close()
-
-
 class EvaluationWorkers:
     """Evaluates in other processes.
 
@@ -71,15 +32,12 @@ class EvaluationWorkers:
 
     Args:
         evaluator: what one evaluation is.
-        workers: number of processes.
-        new_players: makes them; by default on this machine.
+        workers: the processes, which keep the evaluator; they are closed with this.
     """
 
-    def __init__(self, evaluator: EnvEvaluator, workers: int, new_players: NewPlayers = LocalPlayers) -> None:
+    def __init__(self, evaluator: EnvEvaluator, workers: Workers[EnvEvaluator]) -> None:
         self._evaluator = evaluator
         self._workers = workers
-        self._new_players = new_players
-        self._players = new_players(evaluator, workers)
 
     def submit(self, policy: Policy, seed: int) -> Playing:
         """Begin an evaluation of the policy as it is now; collect it with `gather`."""
@@ -103,7 +61,6 @@ class EvaluationWorkers:
             try:
                 return _joined(playing.parts, timeout, self._evaluator.open_ended)
             except BrokenExecutor:
-                self._replace()
                 playing = self._begin(playing.files, playing.seed)
         raise WorkerLost(
             f"evaluation runners died {_MOST_DEATHS} times in one evaluation: killed, out of memory, or a crash in "
@@ -112,20 +69,11 @@ class EvaluationWorkers:
 
     def close(self) -> None:
         """Stop the processes, evaluating or not."""
-        self._players.close()
-
-    def _replace(self) -> None:
-        self._players.close()
-        self._players = self._new_players(self._evaluator, self._workers)
+        self._workers.close()
 
     def _begin(self, files: dict[str, bytes], seed: int) -> Playing:
-        shares = self._evaluator.shares(self._workers)
-        try:
-            parts = self._players.play(files, seed, shares)
-        except BrokenExecutor:  # a worker died while it had nothing to do
-            self._replace()
-            parts = self._players.play(files, seed, shares)
-        return Playing(files, seed, parts)
+        shares = self._evaluator.shares(self._workers.count)
+        return Playing(files, seed, [self._workers.submit(_play, files, seed, share) for share in shares])
 
 
 def _joined(parts: list[Future[Part]], timeout: float | None, open_ended: bool) -> EnvReport:
@@ -138,6 +86,6 @@ def _joined(parts: list[Future[Part]], timeout: float | None, open_ended: bool) 
     )
 
 
-def play_share(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, share: range | None) -> Part:
+def _play(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, share: range | None) -> Part:
     """Play one share with a saved policy."""
     return caught(lambda: evaluator(Policy.from_files(files), seed, share))

@@ -1,4 +1,4 @@
-"""Who records the ranges: this process, or N Ray actors. Either way a range is committed by who made it.
+"""Who records the ranges: this process, or several. Either way a range is committed by who made it.
 
 A recording is kept separate from the runners of an earlier one that was killed and may still write. A runner in a
 separate process holds a shared lock on the folder of commits as long as it lives; a new recording waits until nobody
@@ -13,7 +13,8 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
@@ -21,12 +22,12 @@ from hindcast.errors import OutputConflict, UserError, WorkerLost, caught, raise
 from hindcast.formats.dataset_folder.commits import COMMITS, Commit
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
-from hindcast.ray_session import connected
 from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomPolicy
 from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
+from hindcast.record.runner import Actor, Episode
 from hindcast.storage.location import Location
-from hindcast.worker_processes import end_with_parent
+from hindcast.worker_processes import Workers
 
 RANDOM = "random"
 _MOST_DEATHS = 5
@@ -35,8 +36,26 @@ _LOOK_S = 1.0
 _LONGEST_WAIT_S = 60.0
 _LOOK_FOR_RUNNERS_S = 0.05
 
+Given = TypeVarTuple("Given")
+Result = TypeVar("Result")
 NextWork = Callable[[set[int]], Work | None]
 """Given the numbers of the ranges that are being made: another one, or None for now."""
+PolicyGiven = str | Mapping[str, bytes] | Actor
+"""A policy by its path (or `RANDOM`), by its files, or itself."""
+
+
+class Recorded(NamedTuple):
+    """A range that was made.
+
+    Attributes:
+        commit: its files.
+        returns: of its episodes, in order.
+        lengths: their steps.
+    """
+
+    commit: Commit
+    returns: list[float]
+    lengths: list[int]
 
 
 def load_actor(
@@ -54,99 +73,118 @@ def load_actor(
     return RandomPolicy(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), environment))
 
 
-def record_here(task: Task, policy: str, next_work: NextWork, on_episode: OnEpisode) -> Iterator[Commit]:
-    """Record ranges in this process, one after the other."""
-    recorder = Recorder(task, load_actor(policy, task.environment, task.own_class))
-    try:
-        while (work := next_work(set())) is not None:
-            yield recorder.record(work, on_episode)
-    finally:
-        recorder.close()
+class Runner:
+    """Records ranges in the process that it is in. It can be pickled before it records.
 
-
-def record_on_ray(
-    task: Task,
-    policy: str,
-    next_work: NextWork,
-    *,
-    runners: int,
-    check: Callable[[], None],
-    options: Mapping[str, Any] | None = None,
-    on_episode: OnEpisode | None = None,
-) -> Iterator[Commit]:
-    """Record ranges with Ray actors; commits come as they are made, in any order.
-
-    An actor that dies is replaced, and its range given out again.
+    Its environments stay open for as long as the policy is the same.
 
     Args:
-        policy: path of the policy, or `RANDOM`.
-        check: called at least every second; what it raises ends the recording.
-        options: Ray's for an actor: where it lands, with how many CPUs. Default: one CPU, anywhere.
-        on_episode: called with each episode, in the actor's process; picklable.
-
-    Raises:
-        WorkerLost: actors keep dying.
+        task: the recording.
+        on_episode: called with each episode, in that process.
     """
-    import ray
 
-    with connected(num_cpus=runners):
-        actor_class = ray.remote(_RemoteRecorder).options(**(options or {"num_cpus": 1}))
-        idle: list[Any] = [actor_class.remote(task, policy, on_episode) for _ in range(runners)]
-        running: dict[Any, tuple[Any, Work]] = {}
-        deaths = 0
-        try:
-            while True:
-                given = {work.number for _, work in running.values()}
-                while idle and (work := next_work(given)) is not None:
-                    recorder = idle.pop()
-                    running[recorder.record.remote(work)] = (recorder, work)
-                    given.add(work.number)
-                if not running:
-                    return
-                done, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
-                check()
-                for reference in done:
-                    recorder, work = running.pop(reference)
-                    try:
-                        result = ray.get(reference)
-                    except ray.exceptions.RayActorError as error:
-                        deaths += 1
-                        if deaths > _MOST_DEATHS * runners:
-                            raise WorkerLost(
-                                f"{deaths} runners died before they finished a range of episodes, the last one with: "
-                                f"{error}"
-                            ) from error
-                        idle.append(actor_class.remote(task, policy, on_episode))
-                        continue
-                    commit: Commit = raised(result)
-                    deaths = 0
-                    idle.append(recorder)
-                    yield commit
-        finally:
-            for recorder in [*idle, *(pair[0] for pair in running.values())]:
-                ray.kill(recorder)
-
-
-class _RemoteRecorder:
-    """A `Recorder` in a Ray actor."""
-
-    def __init__(self, task: Task, policy: str, on_episode: OnEpisode | None) -> None:
-        end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
+    def __init__(self, task: Task, on_episode: OnEpisode | None = None) -> None:
         self._task = task
-        self._policy = policy
         self._on_episode = on_episode
+        self._policy: PolicyGiven | None = None
         self._recorder: Recorder | None = None
         self._lock: int | None = None
 
-    def record(self, work: Work) -> Commit | UserError:
-        return caught(lambda: self._record(work))
+    def record(self, policy: PolicyGiven, work: Work) -> Recorded | UserError:
+        """A range by the policy, or the user's mistake."""
+        return caught(lambda: self._record(policy, work))
 
-    def _record(self, work: Work) -> Commit:
-        if self._recorder is None:
+    def close(self) -> None:
+        """Close the environments."""
+        if self._recorder is not None:
+            self._recorder.close()
+        if self._lock is not None:
+            os.close(self._lock)
+        self._policy = self._recorder = self._lock = None
+
+    def _record(self, policy: PolicyGiven, work: Work) -> Recorded:
+        if self._recorder is None or policy != self._policy:
+            self.close()
             self._lock = join_runners(self._task.folder)
-            actor = load_actor(self._policy, self._task.environment, self._task.own_class)
-            self._recorder = Recorder(self._task, actor)
-        return self._recorder.record(work, self._on_episode)
+            self._recorder, self._policy = Recorder(self._task, self._actor(policy)), policy
+        returns: list[float] = []
+        lengths: list[int] = []
+
+        def note(episode: Episode) -> None:
+            if self._on_episode is not None:
+                self._on_episode(episode)
+            returns.append(episode.episode_return)
+            lengths.append(episode.length)
+
+        return Recorded(self._recorder.record(work, note), returns, lengths)
+
+    def _actor(self, policy: PolicyGiven) -> Actor:
+        if isinstance(policy, str):
+            return load_actor(policy, self._task.environment, self._task.own_class)
+        return Policy.from_files(policy) if isinstance(policy, Mapping) else policy
+
+
+class ThisProcess:
+    """A runner in this process, as `Workers`: what is submitted is done at once."""
+
+    count = 1
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def submit(self, function: Callable[[Runner, *Given], Result], *arguments: *Given) -> Future[Result]:
+        """See `Workers`."""
+        future: Future[Result] = Future()
+        future.set_result(function(self._runner, *arguments))
+        return future
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._runner.close()
+
+
+def record_in(
+    workers: Workers[Runner],
+    policy: PolicyGiven,
+    next_work: NextWork,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Recorded]:
+    """Record ranges until there are no more; they come as they are made, in any order.
+
+    The range of a process that was killed is given out again.
+
+    Args:
+        policy: of `ThisProcess`, any; of others, its path or files.
+        check: called at least every second, and after each range; what it raises ends the recording.
+
+    Raises:
+        UserError: the environment raised, or a file could not be written.
+        WorkerLost: processes keep dying.
+    """
+    running: dict[Future[Recorded | UserError], Work] = {}
+    deaths = 0
+    while True:
+        given = {work.number for work in running.values()}
+        while len(running) < workers.count and (work := next_work(given)) is not None:
+            running[workers.submit(Runner.record, policy, work)] = work
+            given.add(work.number)
+        if not running:
+            return
+        done, _ = wait(running, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+        check()
+        for future in done:
+            del running[future]
+            try:
+                recorded = raised(future.result())
+            except BrokenExecutor as error:
+                deaths += 1
+                if deaths > _MOST_DEATHS * workers.count:
+                    raise WorkerLost(
+                        f"{deaths} runners died before they finished a range of episodes, the last one with: {error}"
+                    ) from error
+                continue
+            deaths = 0
+            yield recorded
 
 
 def join_runners(folder: Location) -> int | None:

@@ -96,7 +96,8 @@ class Evaluations:
             runners, note = placement.replicas(max(1, self._spec.runners), "evaluation runners")
             if note:
                 reporter.note(title(resource), note)
-            self._workers = EvaluationWorkers(self._evaluator, runners, placement.evaluation_players)
+            workers = placement.evaluation_workers(runners, self._evaluator)
+            self._workers = EvaluationWorkers(self._evaluator, workers)
             self.processes = runners if self.runs_in_parallel and placement.is_one_machine else 0
 
     @property

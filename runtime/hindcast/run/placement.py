@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -12,14 +11,13 @@ from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.errors import NoCudaDevice
 from hindcast.evaluate.environment import EnvEvaluator
-from hindcast.evaluate.parallel import LocalPlayers, Players
-from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.pipeline.executors import Executor, Local
-from hindcast.record.pool import NextWork, record_here, record_on_ray
+from hindcast.record.pool import Runner, ThisProcess
 from hindcast.record.recorder import OnEpisode, Task
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Guard, Location
 from hindcast.threads import processors
+from hindcast.worker_processes import WorkerProcesses, Workers
 
 
 def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
@@ -72,25 +70,18 @@ class Placement(Protocol):
             OutputConflict: somebody else is writing there.
         """
 
-    def record(
-        self,
-        task: Task,
-        policy: str,
-        next_work: NextWork,
-        *,
-        runners: int,
-        cpus: float,
-        on_episode: OnEpisode,
-        check: Callable[[], None],
-    ) -> Iterator[Commit]:
-        """Record ranges until there are no more.
+    def recorders(
+        self, count: int, task: Task, cpus: float = 1, on_episode: OnEpisode | None = None
+    ) -> Workers[Runner]:
+        """What records ranges.
 
         Args:
+            count: at least 1.
+            cpus: of each.
             on_episode: called with each episode that is recorded in this process.
-            check: looked at every second, or with every episode; what it raises ends the recording.
         """
 
-    def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
+    def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         """Processes that evaluate."""
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
@@ -113,24 +104,18 @@ class Here:
         """A lock, which other processes of this machine see; nothing is to be looked at again."""
         return sole_writer(state)
 
-    def record(
+    def recorders(
         self,
+        count: int,
         task: Task,
-        policy: str,
-        next_work: NextWork,
-        *,
-        runners: int,
-        cpus: float,  # noqa: ARG002  (processes share this machine as they like)
-        on_episode: OnEpisode,
-        check: Callable[[], None],
-    ) -> Iterator[Commit]:
-        """In this process where one is enough, in Ray actors otherwise."""
-        if runners <= 1:
-            return record_here(task, policy, next_work, on_episode)
-        return record_on_ray(task, policy, next_work, runners=runners, check=check)
+        cpus: float = 1,  # noqa: ARG002  (processes share this machine as they like)
+        on_episode: OnEpisode | None = None,
+    ) -> Workers[Runner]:
+        """Nobody but this process where one is enough."""
+        return WorkerProcesses(count, Runner(task)) if count > 1 else ThisProcess(Runner(task, on_episode))
 
-    def evaluation_players(self, evaluator: EnvEvaluator, count: int) -> Players:
-        return LocalPlayers(evaluator, count)
+    def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
+        return WorkerProcesses(count, evaluator)
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:  # noqa: ARG002
         """Nobody: this process reads, since others would take its processors."""

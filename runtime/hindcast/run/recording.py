@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.metadata import version
 
 from hindcast.api import OfflineRecording, spec_hash
@@ -19,7 +20,7 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_mani
 from hindcast.formats.layouts import encoder_of
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
-from hindcast.record.pool import RANDOM, load_actor, wait_for_runners
+from hindcast.record.pool import RANDOM, Recorded, load_actor, record_in, wait_for_runners
 from hindcast.record.recorded import keep_prefix
 from hindcast.record.recorder import Task, Work, describe
 from hindcast.record.runner import Episode
@@ -139,7 +140,7 @@ class RecordingRun:
         commits = read_commits(self._folder)
         self._clean(commits)
         progress = _Counter(self._name, extent_of(self._spec), commits, self._reporter)
-        for commit in self._commits(task, policy, progress):
+        for commit, _, _ in self._recorded(task, policy, progress):
             commits[commit.range] = commit
             progress.committed()
         if self._spec.duration.timesteps is not None:
@@ -164,7 +165,10 @@ class RecordingRun:
         """Delete what killed runners left."""
         remove_orphans(self._folder, files_of(commits.values()))
 
-    def _commits(self, task: Task, policy: str, progress: _Counter) -> Iterator[Commit]:
+    def _recorded(self, task: Task, policy: str, progress: _Counter) -> Iterator[Recorded]:
+        left = progress.extent.ranges_left(progress.commits)
+        if left == 0:
+            return
         runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
         if note:
             self._reporter.note(self._name, note)
@@ -173,17 +177,10 @@ class RecordingRun:
             self._interruption.check()
             progress.played(episode)
 
-        left = progress.extent.ranges_left(progress.commits)
         runners = min(runners, left) if left is not None else runners
-        return self._placement.record(
-            task,
-            policy,
-            progress.next_work,
-            runners=runners,
-            cpus=self._spec.runners.cpus,
-            on_episode=on_episode,
-            check=self._interruption.check,
-        )
+        workers = self._placement.recorders(runners, task, self._spec.runners.cpus, on_episode)
+        with closing(workers):
+            yield from record_in(workers, policy, progress.next_work, self._interruption.check)
 
     def _policy(self) -> str:
         """Where the policy is: in the dataset's own folder, once it is trained or copied there."""

@@ -1,0 +1,83 @@
+"""`RayWorkers`: what `WorkerProcesses` are on this machine, in the pods of a cluster."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, TypeVarTuple
+
+import ray
+from ray.exceptions import RayActorError
+
+from hindcast.worker_processes import end_with_parent
+
+Kept = TypeVar("Kept")
+Given = TypeVarTuple("Given")
+Result = TypeVar("Result")
+
+
+class RayWorkers(Generic[Kept]):
+    """Ray actors that call functions on an object that each keeps between calls; Ray is connected already.
+
+    Args:
+        count: how many.
+        kept: sent to each of them once.
+        options: Ray's for an actor: where it lands, with how many CPUs.
+    """
+
+    def __init__(self, count: int, kept: Kept, options: Mapping[str, Any]) -> None:
+        self.count = count
+        self._class = ray.remote(_Worker).options(**options)
+        self._kept = ray.put(kept)
+        self._actors = {self._class.remote(self._kept) for _ in range(count)}
+        self._idle: SimpleQueue[Any] = SimpleQueue()
+        for actor in self._actors:
+            self._idle.put(actor)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="hindcast-workers")
+        self._changing = threading.Lock()
+        self._closed = False
+
+    def submit(self, function: Callable[[Kept, *Given], Result], *arguments: *Given) -> Future[Result]:
+        """See `Workers`; an actor that dies is replaced, and only its call fails."""
+        return self._threads.submit(self._call, function, arguments)
+
+    def close(self) -> None:
+        """Stop the actors, at work or not."""
+        with self._changing:
+            self._closed = True
+            for actor in self._actors:
+                ray.kill(actor)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _call(self, function: Callable[..., Result], arguments: Any) -> Result:
+        actor = self._idle.get()
+        try:
+            result: Result = ray.get(actor.call.remote(function, arguments))
+        except RayActorError as error:
+            actor = self._replace(actor)
+            raise BrokenExecutor(str(error)) from error
+        finally:
+            self._idle.put(actor)
+        return result
+
+    def _replace(self, actor: Any) -> Any:
+        with self._changing:
+            if not self._closed:
+                self._actors.remove(actor)
+                actor = self._class.remote(self._kept)
+                self._actors.add(actor)
+            return actor
+
+
+class _Worker:
+    """The actor."""
+
+    def __init__(self, kept: Any) -> None:
+        end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
+        self._kept = kept
+
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        return function(self._kept, *arguments)
