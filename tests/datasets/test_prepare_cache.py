@@ -60,7 +60,7 @@ class Killed(BaseException):
 
 
 def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
-    make, made = making.make_grouped, []
+    make, made = making.make_partition, []
 
     def killed(job, number, found):
         if len(made) == 3:
@@ -68,12 +68,12 @@ def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
         made.append(number)
         make(job, number, found)
 
-    monkeypatch.setattr(making, "make_grouped", killed)
+    monkeypatch.setattr(making, "make_partition", killed)
     with pytest.raises(Killed):
         open_data(rows)
     again: list[int] = []
     monkeypatch.setattr(
-        making, "make_grouped", lambda job, number, *rest: (again.append(number), make(job, number, *rest))
+        making, "make_partition", lambda job, number, *rest: (again.append(number), make(job, number, *rest))
     )
     dataset = open_data(rows)
     assert set(again).isdisjoint(made)

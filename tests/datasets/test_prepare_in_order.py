@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import prepare_kit as kit
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from hindcast.datasets.prepare import making
+from hindcast.datasets.prepare import making, opening
 from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.formats.dataset_folder.manifest import FOLDER
+from hindcast.formats.format import ReadOptions
 from hindcast.storage.location import resolve
 from support import episode_hashes
 
@@ -29,17 +33,21 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files of the parts that are read, each time."""
-    found: list[str] = []
-    read = Part.read
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """The files of the parts that are read, each time, in whatever process."""
+    notes = tmp_path / "reads.txt"
+    notes.touch()
 
-    def counted(part: Part) -> object:
-        found.append(part.path)
-        return read(part)
+    def noted(path: str, nbytes: int, options: ReadOptions, stored: Callable[[], Any]) -> Part:
+        def noting() -> Any:
+            with notes.open("a") as file:
+                file.write(f"{path}\n")
+            return stored()
 
-    monkeypatch.setattr(Part, "read", counted)
-    return found
+        return Part(path, nbytes, options, noting)
+
+    monkeypatch.setattr(opening, "Part", noted)
+    return lambda: notes.read_text().split()
 
 
 def rows(tmp_path: Path, has_t: bool = True) -> pa.Table:
@@ -60,7 +68,27 @@ def test_they_are_read_once_and_keep_their_order(tmp_path, reads, files, has_t):
     assert found.eps_id.tolist() == BLOCK.eps_id.tolist()
     assert episode_hashes(found) == episode_hashes(BLOCK)
     assert dealt_in_order(tmp_path / "cache")
-    assert len(reads) == files + 1, "the first part is looked at once more, for whether rows have ids"
+    assert sorted(reads()) == sorted(map(str, Path(path).iterdir()))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_tasks_read_parts_twice_only_where_two_of_them_meet(tmp_path, monkeypatch, reads, has_ids):
+    import ray
+
+    monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 1)
+    table = rows(tmp_path) if has_ids else rows(tmp_path).drop_columns(["eps_id", "t"])
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=2)
+    path, parts = tmp_path / "rows.parquet", len(table) // 2
+    here = open_data(path, cache=tmp_path / "here")
+    assert len(reads()) == parts
+    monkeypatch.setattr(making, "_HERE_BYTES", 0)
+    there = open_data(path, cache=tmp_path / "there")
+    assert (there.digest, there.notes) == (here.digest, here.notes)
+    tasks = int(ray.cluster_resources()["CPU"])
+    looked_at = 1  # by this process: whether rows have ids
+    assert len(reads()) - parts <= parts + looked_at + 6 * (tasks - 1)
 
 
 def test_an_episode_longer_than_many_partitions(tmp_path):
@@ -108,7 +136,7 @@ def test_rows_that_lie_apart_are_brought_together(tmp_path, where):
 def test_where_the_first_part_shows_that_rows_lie_apart_no_order_is_tried(tmp_path, reads):
     path = kit.write_files(tmp_path / "rows", kit.scrambled(rows(tmp_path)), 9)
     open_data(path, cache=tmp_path / "cache")
-    assert len(reads) == 9 + 1
+    assert len(reads()) == 9
 
 
 class _Stopped(Exception):

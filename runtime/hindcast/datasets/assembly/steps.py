@@ -75,8 +75,8 @@ class Steps:
             row=rows.row,
         )
 
-    def take(self, index: Array) -> Steps:
-        """The rows at an index (or under a mask), in its order."""
+    def take(self, index: Array | slice) -> Steps:
+        """The rows at an index (or under a mask), in its order; those of a slice are not copied."""
         kept: dict[str, Any] = {name: getattr(self, name)[index] for name in ("episode", *_PER_ROW)}
         columns = {name: column[index] for name, column in self.columns.items()}
         return replace(self, columns=columns, t=None if self.t is None else self.t[index], **kept)

@@ -6,6 +6,7 @@ follow, and the first rows may belong to an episode of the parts before.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,89 +21,77 @@ from hindcast.errors import DataError
 from hindcast.formats.rows import Rows
 
 
-class Parts:
-    """Reads a job's parts. The last one is kept, since a partition ends where the next one begins."""
+def cut_in_order(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[Steps | Block]]]:
+    """What begins in each of several partitions that follow one another: rows of complete episodes, and blocks.
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self._number = -1
-        self._found: list[Steps | Block] = []
-        self._last: dict[int, list[Steps | None]] = {}
+    Their parts are read once, as a stream. Of the other parts only the one before is read, for its last row, and those
+    in which the last episode continues.
 
-    def read(self, number: int) -> list[Steps | Block]:
-        """What a part holds, in order.
-
-        Raises:
-            DataError: damaged data.
-        """
-        if number != self._number:
-            self._found = [
-                found if isinstance(found, Block) else self._steps(found, number)
-                for found in self.job.read(number)
-            ]
-            self._number = number
-            self._last[number] = _last_row(self._found)
-        return self._found
-
-    def row_before(self, number: int) -> Steps | None:
-        """The row before a part's first; None if there is none, or an episode ends there."""
-        for earlier in reversed(range(number)):
-            if earlier not in self._last:
-                self.read(earlier)
-            for last in self._last[earlier]:
-                return last
-        return None
-
-    def _steps(self, rows: Rows, number: int) -> Steps:
-        if not self.job.rules.is_grouped:
-            rows = replace(rows, eps_id=np.full(len(rows), "", dtype=object))
-        return Steps.of(rows, number)
-
-
-def episodes_in_order(parts: Parts, partition: int) -> Iterator[Steps | Block]:
-    """What begins in a partition: complete episodes' rows, as one, and blocks.
+    Args:
+        job: the preparation.
+        first: number of the first partition.
+        stop: number of the partition after the last.
 
     Raises:
-        DataError: damaged data, files that differ, or an id whose rows are not adjacent.
+        DataError: damaged data, or files that differ.
     """
-    job = parts.job
-    first, stop = job.bounds[partition], job.bounds[partition + 1]
-    own: list[Steps] = []
-    before = parts.row_before(first)
-    for number, found in _from(parts, first):
-        if isinstance(found, Block):
-            before = None
-            if number >= stop:
-                break
-            yield found
-            continue
-        if number >= stop and not own:
+    number, is_open = first, False
+    begun: list[Steps | Block] = []
+    before = _row_before(job, job.bounds[first])
+    for part in range(job.bounds[first], len(job.parts)):
+        if part >= job.bounds[stop] and not is_open:
             break
-        heads = _heads(found, before, job)
-        before = found.take(np.array([len(found) - 1]))
-        if number >= stop and heads.any():
-            own.append(found.take(np.arange(int(np.argmax(heads)))))
-            break
-        if own or heads.any():
-            own.append(found if own else found.take(np.arange(int(np.argmax(heads)), len(found))))
-    own = [part for part in own if len(part)]
-    if own:
-        together = Steps.concat(own, job.rules.paths)
-        yield _adjacent(together) if job.rules.is_grouped else _named(together, job)
+        for found in job.read(part):
+            rest: Steps | Block
+            if isinstance(found, Block):
+                rest, before = found, None
+            else:
+                steps = _steps(job, found, part)
+                heads = np.flatnonzero(_heads(steps, before, job))
+                head = int(heads[0]) if len(heads) else len(steps)
+                before = steps.take(np.array([-1]))
+                if is_open and head:
+                    begun.append(steps.take(slice(head)))
+                if head == len(steps):
+                    continue
+                rest = steps.take(slice(head, None))
+            while part >= job.bounds[number + 1]:
+                yield number, begun
+                number, begun = number + 1, []
+                if number == stop:
+                    return
+            begun.append(rest)
+            is_open = isinstance(rest, Steps)
+    for last in range(number, stop):
+        yield last, begun
+        begun = []
 
 
-def _from(parts: Parts, first: int) -> Iterator[tuple[int, Steps | Block]]:
-    for number in range(first, len(parts.job.parts)):
-        for found in parts.read(number):
-            yield number, found
+def whole_episodes(steps: Steps, job: Job) -> Steps:
+    """Rows that `cut_in_order` gives, as one, once each of them has its episode's id.
+
+    Raises:
+        DataError: the rows of an id are not adjacent.
+    """
+    if not job.rules.is_grouped:
+        return _named(steps, job)
+    if (apart := steps.torn_apart()) is not None:
+        raise DataError(f"the rows of episode {apart} are not adjacent")
+    return steps
 
 
-def _last_row(found: list[Steps | Block]) -> list[Steps | None]:
-    """The last row of a part; None if it ends with complete episodes; nothing of an empty part."""
-    return [
-        None if isinstance(last, Block) else last.take(np.array([len(last) - 1])).compact()
-        for last in found[-1:]
-    ]
+def _row_before(job: Job, first: int) -> Steps | None:
+    """The row before a part's first; None if there is none, or an episode ends there."""
+    for part in reversed(range(first)):
+        for found in deque(job.read(part), maxlen=1):
+            return None if isinstance(found, Block) else _steps(job, found, part).take(np.array([-1]))
+    return None
+
+
+def _steps(job: Job, rows: Rows, part: int) -> Steps:
+    if not job.rules.is_grouped:
+        rows = replace(rows, eps_id=np.full(len(rows), "", dtype=object))
+    return Steps.of(rows, part)
 
 
 def _heads(steps: Steps, before: Steps | None, job: Job) -> Bool:
@@ -123,17 +112,6 @@ def _heads(steps: Steps, before: Steps | None, job: Job) -> Bool:
     elif job.rules.splits:
         cut |= ~follows(joined, np.arange(count - 1), np.arange(1, count))
     return np.append(heads, cut)
-
-
-def _adjacent(steps: Steps) -> Steps:
-    """The rows, once it is certain that those of each id are adjacent.
-
-    Raises:
-        DataError: they do not.
-    """
-    if (apart := steps.torn_apart()) is not None:
-        raise DataError(f"the rows of episode {apart} are not adjacent")
-    return steps
 
 
 def _named(steps: Steps, job: Job) -> Steps:

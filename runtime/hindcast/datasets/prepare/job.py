@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -71,6 +72,7 @@ class Job:
         spec: spaces and environment, as far as the data say them; no leaves.
         in_order: the rows of each episode are adjacent, so that partitions are cut from the rows as they are stored.
             Otherwise rows are brought together by their episode's id.
+        begun: of a part that this process began to read: what it holds, which `read` gives once.
     """
 
     folder: Location
@@ -78,6 +80,7 @@ class Job:
     rules: Rules
     spec: DataSpec
     in_order: bool
+    begun: dict[int, Iterator[Rows | Block]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -104,7 +107,7 @@ class Job:
 
     def read(self, number: int) -> Iterator[Rows | Block]:
         """What a part holds; nothing that is empty."""
-        for found in self.parts[number].read():
+        for found in self.begun.pop(number, None) or self.parts[number].read():
             if isinstance(found, Block):
                 if found.num_episodes:
                     refuse_unfinished(found, self.rules, self.parts[number].path)
@@ -126,15 +129,21 @@ class Job:
                 yield from Steps.of(found, number).split(self.partitions).items()
 
 
-def first_rows(parts: Sequence[Part]) -> Steps | None:
-    """The first rows, if they say which episode they belong to; None if not, or if the data hold complete episodes."""
-    for part in parts:
-        for found in part.read():
-            if isinstance(found, Rows) and len(found) and found.eps_id is not None:
-                return Steps.of(found, 0)
-            if len(found) if isinstance(found, Rows) else found.num_episodes:
-                return None
-    return None
+def begin(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iterator[Rows | Block]]]:
+    """The first rows, if they have ids, else None; and what was read for it: see `Job.begun`.
+
+    Raises:
+        DataError: damaged data.
+    """
+    for number, part in enumerate(parts):
+        stream = part.read()
+        for found in stream:
+            begun: dict[int, Iterator[Rows | Block]] = {number: chain([found], stream)}
+            if isinstance(found, Rows) and len(found):
+                return None if found.eps_id is None else Steps.of(found, 0), begun
+            if isinstance(found, Block) and found.num_episodes:
+                return None, begun
+    return None, {}
 
 
 def _filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:

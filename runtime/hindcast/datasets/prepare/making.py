@@ -10,17 +10,15 @@ import orjson
 
 from hindcast.datasets.assembly.rules import Rules
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.prepare.in_order import Parts
-from hindcast.datasets.prepare.job import Job, Part, Progress, first_rows
+from hindcast.datasets.prepare.job import Job, Part, Progress, begin
 from hindcast.datasets.prepare.partitions import (
     finish,
     is_any_apart,
     made,
-    make_grouped,
     make_in_order,
+    make_partition,
     read_made,
 )
-from hindcast.datasets.prepare.ray_data import make_on_ray
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.episodes.block import Block
@@ -77,6 +75,8 @@ class Maker:
         if job.nbytes < _HERE_BYTES:
             make_here(job, self._report)
         else:
+            from hindcast.datasets.prepare.ray_data import make_on_ray
+
             make_on_ray(job, self._report, self.ray_options)
         missing = sorted(set(range(job.partitions)) - made(job.folder))
         if missing:
@@ -88,7 +88,7 @@ class Maker:
 
     def _job(self, folder: Location, work: Work) -> Job:
         options = self.reading.options
-        first = first_rows(work.parts)
+        first, begun = begin(work.parts)
         rules = Rules(
             spec=self.reading.prepare,
             paths=[part.path for part in work.parts],
@@ -100,7 +100,7 @@ class Maker:
         if normalized is not None:
             spec = replace(spec, normalized_actions=normalized)
         in_order = first is None or _begins_in_order(folder, first.torn_apart() is None)
-        return Job(folder, work.parts, rules, spec, in_order)
+        return Job(folder, work.parts, rules, spec, in_order, begun)
 
 
 def make_here(job: Job, progress: Progress) -> None:
@@ -114,11 +114,9 @@ def make_here(job: Job, progress: Progress) -> None:
     if not todo:
         return
     if job.in_order:
-        parts = Parts(job)
-        for done, number in enumerate(todo):
+        progress(0, len(todo))
+        for done, _ in enumerate(make_in_order(job, todo), 1):
             progress(done, len(todo))
-            make_in_order(parts, number)
-        progress(len(todo), len(todo))
         return
     total = len(job.parts) + len(todo)
     found: dict[int, list[Steps | Block]] = {number: [] for number in todo}
@@ -129,7 +127,7 @@ def make_here(job: Job, progress: Progress) -> None:
                 found[partition].append(part)
     for done, number in enumerate(todo):
         progress(len(job.parts) + done, total)
-        make_grouped(job, number, found.pop(number))
+        make_partition(job, number, found.pop(number))
     progress(total, total)
 
 

@@ -117,7 +117,7 @@ def ready(
 
     Complete episodes in order are left where they are. All else becomes a dataset in the cache, once:
     a preparation that was interrupted is resumed, and a finished one is used. Small data are prepared in
-    this process, others by Ray Data.
+    this process, others on Ray.
 
     Args:
         reading: what is read, and how.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from hindcast.datasets.assembly.rules import Findings, keep_whole_episodes
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
-from hindcast.datasets.prepare.in_order import Parts, episodes_in_order
+from hindcast.datasets.prepare.in_order import cut_in_order, whole_episodes
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -60,27 +61,51 @@ def made(folder: Location) -> set[int]:
     return {int(number) for number in numbers if number.isdecimal()}
 
 
-def make_grouped(job: Job, number: int, found: Sequence[Steps | Block]) -> None:
-    """Make a partition of rows that were brought together, in any order, and of complete episodes.
+def make_in_order(job: Job, numbers: Sequence[int]) -> Iterator[int]:
+    """Make partitions of rows and episodes in stored order; gives the number of each that is made.
+
+    Args:
+        job: the preparation.
+        numbers: of the partitions, ascending. Those that follow one another are made in one pass over their parts.
+
+    Raises:
+        DataError: as `make_partition`, or damaged data.
+        StorageError: it cannot be written.
+    """
+    for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
+        own = [number for _, number in run]
+        for number, found in cut_in_order(job, own[0], own[-1] + 1):
+            make_partition(job, number, found)
+            yield number
+
+
+def make_partition(job: Job, number: int, found: Sequence[Steps | Block]) -> None:
+    """Make a partition of all rows of its episodes, the parts of them in any order, and of complete episodes.
 
     Raises:
         DataError: rows that do not form complete episodes under the rules.
         StorageError: it cannot be written.
     """
-    blocks = [part for part in found if isinstance(part, Block)]
+    if commit_location(job.folder, number).exists():
+        return
     rows = [part for part in found if isinstance(part, Steps)]
     rows.sort(key=lambda part: (int(part.piece[0]), int(part.row[0])))
-    _make(job, number, [*blocks, Steps.concat(rows, job.rules.paths)] if rows else blocks)
-
-
-def make_in_order(parts: Parts, number: int) -> None:
-    """Make a partition of rows and episodes in stored order.
-
-    Raises:
-        DataError: as `make_grouped`, damaged data, or rows of an episode that are not adjacent.
-        StorageError: it cannot be written.
-    """
-    _make(parts.job, number, episodes_in_order(parts, number))
+    whole: list[tuple[Block | None, Findings]] = [
+        keep_whole_episodes(part, job.rules) for part in found if isinstance(part, Block)
+    ]
+    ids = ""
+    if rows:
+        steps = Steps.concat(rows, job.rules.paths)
+        if job.in_order:
+            steps = whole_episodes(steps, job)
+            ids = _digests(steps) if job.rules.is_grouped else ""
+        whole.append(assemble(steps, job.rules))
+    blocks = [block for block, _ in whole if block is not None]
+    spec = None
+    if blocks:
+        blocks = [_together(blocks)]
+        spec = replace(job.spec, leaves=DataSpec.of_block(blocks[0]).leaves)
+    _write(job.folder, number, spec, blocks, Findings.merged([finding for _, finding in whole]), ids=ids)
 
 
 def is_any_apart(folder: Location, partitions: int) -> bool:
@@ -108,28 +133,6 @@ def read_made(folder: Location, number: int) -> Made:
         raise DataError(
             f"{place} cannot be read ({first_problem(error)}): delete {folder}, which is then made again"
         ) from error
-
-
-def _make(job: Job, number: int, found: Iterable[Steps | Block]) -> None:
-    if commit_location(job.folder, number).exists():
-        return
-    blocks: list[Block] = []
-    findings: list[Findings] = []
-    ids = ""
-    for part in found:
-        if isinstance(part, Steps):
-            ids += _digests(part) if job.in_order and job.rules.is_grouped else ""
-            block, finding = assemble(part, job.rules)
-        else:
-            block, finding = keep_whole_episodes(part, job.rules)
-        findings.append(finding)
-        if block is not None:
-            blocks.append(block)
-    spec = None
-    if blocks:
-        blocks = [_together(blocks)]
-        spec = replace(job.spec, leaves=DataSpec.of_block(blocks[0]).leaves)
-    _write(job.folder, number, spec, blocks, Findings.merged(findings), ids=ids)
 
 
 def _write(

@@ -1,9 +1,10 @@
-"""Preparing on Ray Data: larger than memory, on as many CPUs as there are. Everything specific to Ray Data is here.
+"""Preparing on Ray: larger than memory, on as many CPUs as there are. Everything specific to Ray Data is here.
 
-Rows in order are read where they are: a task makes several partitions, one after the other. Of other rows each part's
-are dealt out into chunks, one for each partition that they go to; a hash shuffle brings the chunks of a partition
-together, through the object store, which spills to disk; a task then makes the partition. What travels between tasks
-is a table: a partition's number in each row, and in a cell a chunk, a user's mistake, or nothing.
+Rows in order need no shuffle: each task makes partitions that follow one another, in one pass over their parts. Of
+other rows each part's are dealt out into chunks, one for each partition that they go to; Ray Data's hash shuffle brings
+the chunks of a partition together, through the object store, which spills to disk; a task then makes the partition.
+What travels between these tasks is a table: a partition's number in each row, and in a cell a chunk, a user's mistake,
+or nothing.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import ray
+from ray import cloudpickle
 
-from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.prepare.in_order import Parts
 from hindcast.datasets.prepare.job import Job, Progress
-from hindcast.datasets.prepare.partitions import made, make_grouped, make_in_order
-from hindcast.episodes.block import Block
-from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost, caught, first_line
+from hindcast.datasets.prepare.partitions import made, make_in_order, make_partition
+from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost, caught, first_line, raised
 from hindcast.ray_session import connected
 from hindcast.user_code import given, take
 
@@ -32,7 +33,11 @@ _NUMBER: Final = "number"
 _CELL: Final = "cell"
 _SCHEMA: Final = pa.schema([(_NUMBER, pa.int64()), (_CELL, pa.large_binary())])
 _LOOK_S: Final = 1.0
-_MOST_AT_A_TIME: Final = 8
+_MOST_OF_A_TASK: Final = 64
+_UNTIL_ENDED_S: Final = 10.0
+
+Execution = tuple[Iterator[Any], Callable[[], None]]
+"""What is made, or the user's mistake, as tasks end; and what ends them all."""
 
 
 def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
@@ -49,67 +54,97 @@ def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) ->
         StorageError: it cannot be written.
         WorkerLost: tasks keep dying.
     """
-    import ray
-
     todo = sorted(set(range(job.partitions)) - made(job.folder))
     if not todo:
         return
+    job.begun.clear()  # it does not pickle
     with connected(num_cpus=len(os.sched_getaffinity(0))):
         try:
-            _follow(_execute(job, todo, remote_args), len(todo), progress)
+            # As bytes: Ray would repeat a task forever whose argument cannot be unpickled, without a word.
+            packed = ray.put(cloudpickle.dumps((job, given())))
+            execute = _in_order if job.in_order else _shuffle
+            _follow(job, todo, progress, execute(packed, job, todo, remote_args))
         except ray.exceptions.RayError as error:
             raise _lost(error) from error
 
 
-def _execute(job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> tuple[Iterator[Any], Any]:
-    """The numbers of partitions as they are made, and what ends it."""
-    import ray
+def _follow(job: Job, todo: list[int], progress: Progress, execution: Execution) -> None:
+    """Wait for all partitions; whatever ends the wait early ends the tasks."""
+    results, end = execution
+    with ThreadPoolExecutor(1, "hindcast-prepare") as waiter:
+        try:
+            while True:
+                waiting = waiter.submit(next, results, None)
+                while not wait([waiting], _LOOK_S).done:
+                    progress(len(made(job.folder).intersection(todo)), len(todo))
+                if (result := waiting.result()) is None:
+                    break
+                raised(result)
+                progress(len(made(job.folder).intersection(todo)), len(todo))
+        finally:
+            end()
+    progress(len(todo), len(todo))
+
+
+def _in_order(packed: Any, _: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
+    """Partitions in stored order, many in each task: where two tasks meet, parts are read twice."""
+    count = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(todo) // _MOST_OF_A_TASK))
+    make_some = ray.remote(_make_in_order).options(**{"num_cpus": 1, **remote_args})
+    tasks = [make_some.remote(packed, own.tolist()) for own in np.array_split(todo, count) if len(own)]
+
+    def results() -> Iterator[Any]:
+        running = tasks
+        while running:
+            (task,), running = ray.wait(running)
+            yield ray.get(task)
+
+    def end() -> None:
+        for task in tasks:
+            ray.cancel(task, force=True)
+        ray.wait(tasks, num_returns=len(tasks), timeout=_UNTIL_ENDED_S)
+
+    return results(), end
+
+
+def _make_in_order(packed: bytes, numbers: list[int]) -> list[int] | UserError:
+    """The partitions that are made: not those that were before the task was lost and repeated."""
+
+    def make_all() -> list[int]:
+        job = _job(packed)
+        return list(make_in_order(job, sorted(set(numbers) - made(job.folder))))
+
+    return caught(make_all)
+
+
+def _shuffle(packed: Any, job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
+    """Partitions of rows in any order."""
     import ray.data
-    from ray import cloudpickle
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
-    # As bytes: Ray would repeat a task forever whose argument cannot be unpickled, without a word.
-    job_of_all = ray.put((frozenset(todo), cloudpickle.dumps((job, given()))))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if job.in_order:
-            done = _numbers(todo, _at_a_time(len(todo))).map_batches(
-                _make_in_order, **_each(job_of_all, remote_args)
-            )
-        else:
-            chunks = _numbers(range(len(job.parts))).map_batches(_scatter, **_each(job_of_all, remote_args))
-            _settle(chunks.context)
-            together = chunks.repartition(len(todo), keys=[_NUMBER])
-            done = together.map_batches(_make, **_each(job_of_all, remote_args))
-        _settle(done.context)
-        bundles, _, executor = done._execute_to_iterator(capture_executor=False)
-    return bundles, executor
-
-
-def _numbers(numbers: Sequence[int], at_a_time: int = 1) -> Any:
-    import ray.data
-
-    several = [numbers[first : first + at_a_time] for first in range(0, len(numbers), at_a_time)]
-    return ray.data.from_blocks([pa.table({_NUMBER: list(own)}) for own in several])
-
-
-def _at_a_time(partitions: int) -> int:
-    """How many partitions in a row a task makes: few tasks read a part twice, and enough of them share the work."""
-    import ray
-
-    cpus = int(ray.cluster_resources().get("CPU", 1))
-    return max(1, min(_MOST_AT_A_TIME, partitions // (4 * cpus)))
-
-
-def _each(job_of_all: Any, remote_args: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "fn_args": [[job_of_all]],
+    each = {
+        "fn_args": [[packed], frozenset(todo)],
         "batch_size": None,
         "batch_format": "pyarrow",
         "zero_copy_batch": True,
         "num_cpus": 1,
         **remote_args,
     }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        numbers = ray.data.from_blocks([pa.table({_NUMBER: [number]}) for number in range(len(job.parts))])
+        chunks = numbers.map_batches(_scatter, **each)
+        _settle(chunks.context)
+        done = chunks.repartition(len(todo), keys=[_NUMBER]).map_batches(_make, **each)
+        _settle(done.context)
+        bundles, _, executor = done._execute_to_iterator(capture_executor=False)
+
+    def results() -> Iterator[Any]:
+        for bundle in bundles:
+            for table in ray.get(list(bundle.block_refs)):
+                if len(table):  # where no partition went, Ray Data has a table without columns
+                    yield from _unpacked(table)
+
+    return results(), partial(executor.shutdown, force=True)
 
 
 def _settle(context: Any) -> None:
@@ -121,33 +156,8 @@ def _settle(context: Any) -> None:
     context.execution_no_progress_timeout_s = -1
 
 
-def _follow(execution: tuple[Iterator[Any], Any], total: int, progress: Progress) -> None:
-    """Wait for all partitions; whatever ends the wait early ends the execution."""
-    import ray
-
-    bundles, executor = execution
-    done = 0
-    with ThreadPoolExecutor(1, "hindcast-prepare") as waiter:
-        try:
-            while True:
-                waiting = waiter.submit(next, bundles, None)
-                while not wait([waiting], _LOOK_S).done:
-                    progress(done, total)
-                bundle: Any = waiting.result()
-                if bundle is None:
-                    break
-                for made_there in ray.get(list(bundle.block_refs)):
-                    if len(made_there):  # where no partition went, Ray Data has a table without columns
-                        _raise_first(made_there)
-                        done += len(made_there)
-                progress(min(done, total), total)
-        finally:
-            executor.shutdown(force=True)
-
-
+@lru_cache(maxsize=1)
 def _job(packed: bytes) -> Job:
-    from ray import cloudpickle
-
     try:
         job, objects = cloudpickle.loads(packed)
     except ModuleNotFoundError as error:
@@ -159,9 +169,7 @@ def _job(packed: bytes) -> Job:
     return job
 
 
-def _table(rows: Iterable[tuple[int, Steps | Block | UserError | None]]) -> pa.Table:
-    from ray import cloudpickle
-
+def _table(rows: Iterable[tuple[int, Any]]) -> pa.Table:
     cells = [(number, None if found is None else cloudpickle.dumps(found)) for number, found in rows]
     numbers, packed = zip(*cells, strict=True) if cells else ((), ())
     return pa.table([list(numbers), list(packed)], schema=_SCHEMA)
@@ -169,25 +177,15 @@ def _table(rows: Iterable[tuple[int, Steps | Block | UserError | None]]) -> pa.T
 
 def _unpacked(table: pa.Table) -> list[Any]:
     """What is in the cells of a table."""
-    from ray import cloudpickle
-
     return [cloudpickle.loads(cell.as_buffer()) for cell in table[_CELL].drop_null()]
 
 
-def _raise_first(made_there: pa.Table) -> None:
-    """Raise the first mistake in a table of partitions; none is fine."""
-    for mistake in _unpacked(made_there):
-        raise mistake
-
-
-def _scatter(numbers: pa.Table, job_of_all: list[Any]) -> pa.Table:
+def _scatter(numbers: pa.Table, job_of_all: list[Any], todo: frozenset[int]) -> pa.Table:
     """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
-    import ray
-
-    todo, packed = ray.get(job_of_all[0])
     number = numbers[_NUMBER][0].as_py()
     try:
-        chunks = [chunk for chunk in _job(packed).scatter(number) if chunk[0] in todo]
+        job = _job(ray.get(job_of_all[0]))
+        chunks = [chunk for chunk in job.scatter(number) if chunk[0] in todo]
     except UserError as error:
         return _table((partition, error) for partition in todo)
     # The first part names every partition, so that those to which no row goes are made too.
@@ -195,41 +193,21 @@ def _scatter(numbers: pa.Table, job_of_all: list[Any]) -> pa.Table:
     return _table([*to_all, *chunks])
 
 
-def _make(chunks: pa.Table, job_of_all: list[Any]) -> pa.Table:
-    """Make the partitions whose chunks these are: all chunks of each are here."""
+def _make(chunks: pa.Table, job_of_all: list[Any], _: frozenset[int]) -> pa.Table:
+    """Make the partitions whose chunks these are, all of each: their numbers, or the user's mistakes."""
 
-    def make(job: Job, number: int) -> None:
+    def make_one(number: int) -> int:
         found = _unpacked(chunks.filter(pc.equal(chunks[_NUMBER], number)))
-        for mistake in found:
-            if isinstance(mistake, UserError):
-                raise mistake
-        make_grouped(job, number, found)
+        make_partition(_job(ray.get(job_of_all[0])), number, [raised(part) for part in found])
+        return number
 
-    return _made(sorted(set(chunks[_NUMBER].to_pylist())), job_of_all, lambda job: partial(make, job))
-
-
-def _make_in_order(numbers: pa.Table, job_of_all: list[Any]) -> pa.Table:
-    return _made(numbers[_NUMBER].to_pylist(), job_of_all, lambda job: partial(make_in_order, Parts(job)))
-
-
-def _made(
-    numbers: list[int], job_of_all: list[Any], maker: Callable[[Job], Callable[[int], None]]
-) -> pa.Table:
-    """The numbers of what was made, with the user's mistake where it could not be."""
-    import ray
-
-    _, packed = ray.get(job_of_all[0])
-    try:
-        make = maker(_job(packed))
-    except SpecError as error:
-        return _table((number, error) for number in numbers)
-    return _table([(number, caught(partial(make, number))) for number in numbers])
+    return _table(
+        (number, caught(partial(make_one, number))) for number in chunks[_NUMBER].unique().to_pylist()
+    )
 
 
 def _lost(error: Exception) -> Exception:
     """That tasks died, as a sentence; what is a defect stays as it is."""
-    import ray
-
     reason = first_line(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return OutOfMemory(f"tasks that prepare the data were killed for memory ({reason})")
