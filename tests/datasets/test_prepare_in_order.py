@@ -20,6 +20,9 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.format import ReadOptions
+from hindcast.formats.tables import text_files
+from hindcast.formats.tables.csv_table import Csv
+from hindcast.formats.tables.json_table import Json
 from hindcast.storage.location import resolve
 from support import episode_hashes
 
@@ -69,6 +72,43 @@ def test_they_are_read_once_and_keep_their_order(tmp_path, reads, files, has_t):
     assert episode_hashes(found) == episode_hashes(BLOCK)
     assert dealt_in_order(tmp_path / "cache")
     assert sorted(reads()) == sorted(map(str, Path(path).iterdir()))
+
+
+@pytest.mark.parametrize("has_t", [True, False])
+@pytest.mark.parametrize("piece", [16 << 20, 1 << 9])
+@pytest.mark.parametrize("form", [Csv, Json])
+def test_text_is_parsed_once(tmp_path, monkeypatch, form, piece, has_t):
+    """However many pieces a file has: the first one says the types of all, and is not parsed again for that."""
+    monkeypatch.setattr(text_files, "PIECE", piece)
+    parsed: list[int] = []
+    parse = form.parse
+
+    def counted(self: Any, data: bytes, *rest: Any) -> pa.Table:
+        parsed.append(len(data))
+        return parse(self, data, *rest)
+
+    monkeypatch.setattr(form, "parse", counted)
+    path = write_text(tmp_path / "rows", rows(tmp_path, has_t), form.name.lower())
+    found = kit.read_block(open_data(path, cache=tmp_path / "cache"))
+    assert found.eps_id.tolist() == BLOCK.eps_id.tolist()
+    assert found.length.tolist() == BLOCK.length.tolist()
+    assert dealt_in_order(tmp_path / "cache")
+    assert sum(parsed) == sum(file.stat().st_size for file in Path(path).iterdir())
+    assert (len(parsed) > 3) == (piece < 1 << 20)
+
+
+def write_text(folder: Path, table: pa.Table, ending: str) -> str:
+    """The rows, in their order, over three files."""
+    frame = table.to_pandas()
+    if ending == "csv":
+        obs = {f"{name}[{i}]": frame[name].str[i] for name in ("obs", "new_obs") for i in range(3)}
+        frame = frame.drop(columns=["obs", "new_obs"]).assign(**obs)
+    folder.mkdir()
+    for i, part in enumerate(np.array_split(np.arange(len(frame)), 3)):
+        own = frame.iloc[part]
+        text = own.to_csv(index=False) if ending == "csv" else own.to_json(orient="records", lines=True)
+        (folder / f"{i}.{ending}").write_text(text)
+    return str(folder)
 
 
 @pytest.mark.ray

@@ -21,7 +21,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.json_lines import beyond_int64
 from hindcast.formats.tables.naming import Plan, plan_of
 from hindcast.formats.tables.read_options import check_options, column_types_of
-from hindcast.formats.tables.text_files import head_of
+from hindcast.formats.tables.text_files import ends_of, head_of
 from hindcast.formats.tables.text_tables import Part, TextTables, Types
 from hindcast.formats.tables.written import empty_leaves, leaf_type
 from hindcast.storage.location import Location
@@ -30,7 +30,8 @@ _OPTIONS: Final = ("delimiter", "header", "column_names", "null_values", "quote_
 _DELIMITERS: Final = (";", "\t", "|", ",")
 _NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
-_HEADER: Final = 8 << 20
+_HEADER: Final = 64 << 10
+_LONGEST_HEADER: Final = 8 << 20
 _BEYOND: Final = 1 << 63
 _WHOLE: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
 _ROW: Final = re.compile(r"Row #(\d+): ")
@@ -115,7 +116,10 @@ class Csv(TextTables):
     def _header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
         """The columns' names."""
         quote = self.quote(options)
-        head = io.StringIO(head_of(location, _HEADER).decode("utf-8-sig", "replace"), newline="")
+        text = head_of(location, _HEADER)
+        if not len(ends_of(text, quote)):
+            text = head_of(location, _LONGEST_HEADER)
+        head = io.StringIO(text.decode("utf-8-sig", "replace"), newline="")
         dialect: dict[str, Any] = (
             {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}
         )
@@ -123,10 +127,10 @@ class Csv(TextTables):
             names = next(csv.reader(head, delimiter=delimiter, **dialect), [])
         except csv.Error as error:
             raise DataError(f"{location} has a header that cannot be read: {error}") from error
-        text = "".join(names)
-        if not text.strip() or "\0" in text:
+        joined = "".join(names)
+        if not joined.strip() or "\0" in joined:
             raise DataError(f"{location} has no header that names its columns in its first line")
-        if "\N{REPLACEMENT CHARACTER}" in text:
+        if "\N{REPLACEMENT CHARACTER}" in joined:
             raise DataError(f"{location} is not UTF-8 text: its header is {names}; convert it to UTF-8")
         return [name.strip() for name in names]
 

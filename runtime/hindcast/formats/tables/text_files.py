@@ -94,7 +94,7 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
         chunk = bytes(stream.read(PIECE))
         while chunk:
             text, chunk = text + chunk, bytes(stream.read(PIECE))
-            ends = _ends(text, quote)
+            ends = ends_of(text, quote)
             if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
                 if quote is not None and text.count(quote) % 2:
                     raise DataError(
@@ -112,8 +112,8 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
                 )
 
 
-def _ends(text: bytes, quote: bytes | None) -> I64:
-    """`[records]` where the records of a text end; the text begins with a record."""
+def ends_of(text: bytes, quote: bytes | None) -> I64:
+    """`[records]` bytes at which the records of a text end; the text begins with a record."""
     data = np.frombuffer(text, dtype=np.uint8)
     ends = np.flatnonzero(data == _NEWLINE)
     if quote is None or quote not in text:

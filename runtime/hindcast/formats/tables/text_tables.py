@@ -15,6 +15,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.formats.tables import text_files
 from hindcast.formats.tables.decoding import Reader, rows_of, sentences
 from hindcast.formats.tables.filters import keyed
 from hindcast.formats.tables.naming import ALIASES, Plan, listed, nearest, plan_of
@@ -36,6 +37,8 @@ class Part(NamedTuple):
         types: known before the piece is parsed.
         leaves: what Hindcast wrote about the file.
         delimiter: of CSV.
+        first: of a file in several pieces, the one that determines the types of its columns.
+        known: what the first one says, once this process has parsed it: one list for all pieces.
     """
 
     span: Span | None
@@ -44,6 +47,8 @@ class Part(NamedTuple):
     types: Types
     leaves: Mapping[str, Leaf]
     delimiter: str = ","
+    first: Span | None = None
+    known: list[Part] = []
 
 
 class TextTables(Format):
@@ -78,18 +83,19 @@ class TextTables(Format):
         return blocks_of(location, self.quote(options))
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.pieces`; the first piece of a file determines the types of its columns."""
-        if not location.info().size:
+        """See `Format.pieces`."""
+        size = location.info().size
+        if not size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
         begin = self.begin(location, written_spec(location, self.name), options)
-        if self.is_whole(location):
-            return [Piece(location, location.info().size or 0, begin)]
+        if size <= text_files.PIECE or self.is_whole(location):
+            return [Piece(location, size, begin)]
+        # Pieces are parsed side by side. Only reading all that comes before one says where its records begin (a line
+        # end may be quoted) and how many there were, so the bytes of such a file are read twice, and parsed once.
         spans = [span for span, _ in blocks_of(location, self.quote(options))]
-        if sum(span.records for span in spans) <= begin.header:
-            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
-        if len(spans) > 1:
-            table, _, _ = next(self._tables(location, begin._replace(span=spans[0]), options))
-            begin = _with_types(begin, table)
+        if len(spans) < 2:
+            return [Piece(location, size, begin)]
+        begin = begin._replace(first=spans[0], known=[])
         return [Piece(location, span.stop - span.start, begin._replace(span=span)) for span in spans]
 
     def describe(self, location: Location) -> DataSpec:
@@ -121,10 +127,15 @@ class TextTables(Format):
     def _tables(
         self, location: Location, part: Part, options: ReadOptions
     ) -> Iterator[tuple[pa.Table, Plan, int]]:
-        """The piece's tables, each with the number of its first row; the first one determines the types."""
+        """The piece's tables, each with the number of its first row; the file's first one determines the types."""
         blocks: Iterable[tuple[Span, Any]] = self.blocks(location, options)
         if part.span is not None:
             blocks = [(part.span, text_of(location, part.span))]
+        if part.span != part.first:
+            if not part.known:
+                next(self._tables(location, part._replace(span=part.first), options), None)
+            part = (*part.known, part)[0]
+        is_empty = True
         for span, data in blocks:
             header = part.header if span.first == 0 else 0
             first, count = span.first + header - part.header, span.records - header
@@ -139,7 +150,12 @@ class TextTables(Format):
                 plan = _plan(part.names or table.column_names, table, options, part.leaves)
                 table = _with_declared_types(table, plan, options)
             part = _with_types(part, table)
+            if part.first is not None and not part.known:
+                part.known.append(part._replace(known=[]))
             yield table, plan, first
+            is_empty = False
+        if is_empty and part.span is None and not self.is_whole(location):
+            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
 
 
 def _with_types(part: Part, table: pa.Table) -> Part:
