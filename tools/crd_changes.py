@@ -28,8 +28,8 @@ _MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernete
 _OPEN = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _RULES = "x-kubernetes-validations"
-_NEVER_CARRIED_OUT = re.compile(r"has\((self|source)\.sampler\)")
-"""In rules on a field that no release carries out: objects with it fail before they do anything."""
+_NEVER_CARRIED_OUT = re.compile(r"has\((self|source)\.sampler\)|self\.config\.minibatchSize\b")
+"""In rules on what no release carries out: objects that break them fail before they do anything."""
 _WORDS = re.compile(r"'((?:[^'\\]|\\.)*)'")
 _ONE_OF = re.compile(r"\[((?:has\(self\.\w+\)(?:, )?)+)\]\.exists\(given, given\)")
 """Of some fields at least one."""

@@ -222,7 +222,11 @@ def test_without_the_reward_it_says_so():
 @pytest.mark.parametrize(
     ("config", "model", "sentence"),
     [
-        ({"embedSize": 9, "numHeads": 2}, {}, "embedSize is 9, expected a multiple of numHeads, 2"),
+        (
+            {"embedSize": 9, "numHeads": 2},
+            {},
+            r"config\.embedSize is 9, expected a multiple of config\.numHeads, 2",
+        ),
         ({"dropout": 1.0}, {}, "config.dropout is 1.0, expected less than 1"),
         ({}, {"recurrent": "lstm"}, "DecisionTransformer builds its own kind of policy"),
         ({}, {"distribution": "gaussian"}, "'gaussian' is for continuous actions"),

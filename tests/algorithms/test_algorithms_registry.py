@@ -81,7 +81,11 @@ def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
         ("BC", {"trainBatchSizePerLearner": 0}, "expected at least 1"),
         ("BC", {"gradClip": 0}, "expected more than 0"),
         ("PPO", {"gamma": 1.5}, "expected at most 1"),
-        ("PPO", {"minibatchSize": 5000}, r"minibatchSize \(5000\) must not exceed trainBatchSizePerLearner"),
+        (
+            "PPO",
+            {"minibatchSize": 5000},
+            r"config\.minibatchSize is 5000, expected at most spec\.config\.trainBatchSizePerLearner, 4000",
+        ),
     ],
 )
 def test_a_mistake_is_a_sentence(name, config, sentence):

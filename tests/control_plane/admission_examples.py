@@ -32,6 +32,10 @@ def played(*sources: Object, **spec: Any) -> Object:
     return {"algorithm": "DQN", "input": list(sources), "stop": {"epochs": None, "updates": 5}} | spec
 
 
+def chosen(algorithm: str, **config: Any) -> Object:
+    return {"algorithm": algorithm, "config": config}
+
+
 @dataclass(frozen=True)
 class Examples:
     """Values at a rule's place: those that it takes, and those that it alone refuses."""
@@ -147,6 +151,35 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     (".policy.train", OF_EXPERTS): Examples(
         good=({"algorithm": "DQN", "sampler": {}}, {"algorithm": "PPO"}),
         bad=({"sampler": {}}, {"algorithm": "PPO", "sampler": {"capacity": 5}}),
+    ),
+    ("", "config.embedSize must be a multiple of numHeads"): Examples(
+        good=(
+            chosen("DecisionTransformer", embedSize=130),
+            chosen("DecisionTransformer", embedSize=130, numHeads=5),
+            chosen("DecisionTransformer", numHeads=4),
+        ),
+        bad=(
+            chosen("DecisionTransformer", embedSize=130, numHeads=4),
+            chosen("DecisionTransformer", numHeads=3),
+        ),
+    ),
+    ("", "config.contextLength must be at most trainBatchSizePerLearner"): Examples(
+        good=(
+            chosen("DecisionTransformer", contextLength=1280),
+            chosen("DecisionTransformer", trainBatchSizePerLearner=20),
+        ),
+        bad=(
+            chosen("DecisionTransformer", contextLength=1281),
+            chosen("DecisionTransformer", trainBatchSizePerLearner=19),
+        ),
+    ),
+    ("", "config.actionChunk must be at most trainBatchSizePerLearner"): Examples(
+        good=(chosen("FQL", actionChunk=5), chosen("FQL", actionChunk=257, trainBatchSizePerLearner=512)),
+        bad=(chosen("FQL", actionChunk=257),),
+    ),
+    (".policy.train", "config.minibatchSize must be at most trainBatchSizePerLearner"): Examples(
+        good=(chosen("PPO", minibatchSize=4000), chosen("SAC", trainBatchSizePerLearner=64)),
+        bad=(chosen("PPO", minibatchSize=4001), chosen("PPO", trainBatchSizePerLearner=127)),
     ),
     ("", "there is evaluation, but no environment to evaluate in"): Examples(
         good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT, judged() | NO_ENVIRONMENT),

@@ -132,6 +132,7 @@ schedule:                 {policy: {random: null, train: {stop: {timesteps: 9}, 
 "!negative rate":         {policy: {random: null, train: {stop: {timesteps: 9}, config: {lr: -1}}}}
 "!gamma above one":       {policy: {random: null, train: {stop: {timesteps: 9}, config: {gamma: 1.1}}}}
 "!unknown option":        {policy: {random: null, train: {stop: {timesteps: 9}, config: {learningRate: 1}}}}
+"!a large minibatch":     {policy: {random: null, train: {stop: {timesteps: 9}, config: {minibatchSize: 4001}}}}
 "!reference in capitals": {policy: {random: null, trainingRef: {name: BC}}}
 relative output:          {output: {path: data/cartpole}}
 "!secret in the path":    {output: {path: "s3://key:secret@bucket/x"}}
@@ -163,6 +164,8 @@ options:                  {config: {lr: 8.0e-4, trainBatchSizePerLearner: 1024, 
 "!option of text":        {config: {lr: fast}}
 "!option of another":     {config: {gamma: 0.9}}
 "!unknown algorithm":     {algorithm: Bc}
+"!epsilon above one":     {algorithm: DQN, config: {epsilon: 1.5}}
+"!heads of unequal size": {algorithm: DecisionTransformer, config: {embedSize: 130, numHeads: 4}}
 own algorithm:            {algorithm: "mypkg.mod:MyAlgo", customConfig: {tau: {a: [1, 2]}}}
 "!own without a class":   {algorithm: "mypkg.mod:"}
 "!own with config":       {algorithm: "mypkg:A", config: {lr: 1}}

@@ -11,7 +11,6 @@ from torch import nn
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
-from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
     AboveZero,
     Algorithm,
@@ -63,11 +62,11 @@ class DecisionTransformerOptions(AlgorithmOptions):
     """Return to go at the start of an episode when acting; null is the best return in the training data."""
     return_scale: AboveZero = 1000.0
     """Divisor of the returns at the network's input: of the order of the largest return."""
-    context_length: Positive = 20
+    context_length: Positive = Field(default=20, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Context length K in steps, including the current one."""
     max_timestep: Positive = 1000
     """Number of timestep embeddings; later timesteps use the last one."""
-    embed_size: Positive = 128
+    embed_size: Positive = Field(default=128, json_schema_extra={"x-multiple-of": "numHeads"})
     """Embedding size of a token (each step has three); a multiple of numHeads."""
     num_layers: Positive = 3
     """Transformer layers."""
@@ -89,10 +88,6 @@ class DecisionTransformer(Algorithm):
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         options = self.options
-        if options.embed_size % options.num_heads:
-            raise SpecError(
-                f"spec.config.embedSize is {options.embed_size}, expected a multiple of numHeads, {options.num_heads}."
-            )
         policy = inputs.own_policy(
             ReturnPolicy,
             "DecisionTransformer",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, cast
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hindcast.api.base import Positive
+from hindcast.api.option_types import ChanceSchedule
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
@@ -25,7 +26,7 @@ from hindcast.learn.algorithm import (
 )
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
-from hindcast.learn.schedules import Curve, Schedule, value_at
+from hindcast.learn.schedules import Schedule, value_at
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.distributions import Actions
 from hindcast.models.greedy_policy import GreedyPolicy
@@ -33,13 +34,6 @@ from hindcast.models.networks import ActionValues, at_next, mean_of, taken_of
 from hindcast.pipeline.needs import Needs, transitions
 
 _FOREVER = 2**63
-
-
-def _chances(epsilon: Curve) -> Curve:
-    values = [epsilon] if isinstance(epsilon, int | float) else [point[1] for point in epsilon]
-    if any(float(value) > 1 for value in values):
-        raise ValueError(f"epsilon is a probability and must be at most 1, not {epsilon}")
-    return epsilon
 
 
 class DQNOptions(AlgorithmOptions):
@@ -85,7 +79,7 @@ class DQNOptions(AlgorithmOptions):
         default=0.4, json_schema_extra={"x-only-with": "prioritizedReplay"}
     )
     """Exponent of the importance weights: 1 corrects the bias fully."""
-    epsilon: Annotated[Schedule, AfterValidator(_chances)] = [[0.0, 1.0], [10_000.0, 0.05]]
+    epsilon: ChanceSchedule = [[0.0, 1.0], [10_000.0, 0.05]]
     """Probability of a random action when exploring: a number, or a schedule [[timestep, value], …] over the sampled
     timesteps. Without a sampler the last value applies, when the policy is recorded."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
@@ -65,7 +66,7 @@ class FQLOptions(ActorCriticOptions):
     """Euler steps of the flow."""
     q_aggregation: Literal["mean", "min"] = "mean"
     """How the target critics are combined: use min where values overestimate returns."""
-    action_chunk: Positive = 1
+    action_chunk: Positive = Field(default=1, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Actions chosen at once: above 1 for sparse rewards and temporally extended behaviour."""
     critic_layer_norm: bool = True
     """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Self, cast
+from typing import Annotated, cast
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
@@ -56,7 +56,7 @@ class PPOOptions(AlgorithmOptions):
     """GAE's λ: 0 relies on the value function, 1 on the sampled returns."""
     num_epochs: Positive = 10
     """Passes over each batch."""
-    minibatch_size: Positive = 128
+    minibatch_size: Positive = Field(default=128, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Timesteps per mini-batch, one update each."""
     clip_param: Annotated[float, Field(gt=0)] = 0.2
     """How far the probability ratio may move from 1 before its gradient vanishes."""
@@ -73,15 +73,6 @@ class PPOOptions(AlgorithmOptions):
     """Initial weight of the KL penalty; it is then adapted to klTarget."""
     kl_target: float = Field(default=0.01, gt=0, json_schema_extra={"x-only-with": "useKlLoss"})
     """Target KL divergence per iteration."""
-
-    @model_validator(mode="after")
-    def _minibatch_fits(self) -> Self:
-        if self.minibatch_size > self.train_batch_size_per_learner:
-            raise ValueError(
-                f"minibatchSize ({self.minibatch_size}) must not exceed trainBatchSizePerLearner "
-                f"({self.train_batch_size_per_learner})"
-            )
-        return self
 
 
 class PPO(OnlineAlgorithm):

@@ -2,7 +2,7 @@
 
 What pydantic checks when a resource is loaded, the API server checks at admission: types, bounds and choices
 by the schema, the rest by CEL rules that stand beside the validators in the models. Rules that need more than
-one place at a time are made here: options against the algorithm, changes against the revision.
+one place at a time are made here: options against the algorithm and each other, changes against the revision.
 
 A field that takes a number or a list (a schedule) has no one type, so CEL does not know it: that it applies to the
 algorithm is checked by the loader. A change of it is seen where the part around it is compared as a whole; the
@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Extendable, Fixed, Model, Operational
 from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
+from hindcast.api.option_types import RELATIONS
 from hindcast.api.recording import OfflineRecording
 from hindcast.api.sentences import models_in
 from hindcast.api.structural import OPEN, Schema, structural, without_defaults
@@ -198,6 +199,7 @@ def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schem
                 "fieldPath": f".config.{field}",
             }
         )
+    rules += [rule for name, options in algorithms.items() for rule in _relation_rules(name, options)]
     return rules
 
 
@@ -220,6 +222,28 @@ def _sampler_rule(kind: Kind, names: list[str]) -> dict[str, str]:
         without, place = "self.input.all(source, !has(source.sampler))", ".input"
         rule = f"{without} || self.algorithm in [{listed}] || self.algorithm.contains(':')"
     return {"rule": rule, "message": f"only {usable} can learn from a sampler", "fieldPath": place}
+
+
+_CEL_RELATIONS: Final = {"x-at-most": "{} <= {}", "x-multiple-of": "{} % {} == 0"}
+
+
+def _relation_rules(algorithm: str, options: Schema) -> Iterator[dict[str, str]]:
+    """How an option bounds another one, whether they are given or have the algorithm's defaults."""
+
+    def value(field: str) -> str:
+        given = f"self.config.{_cel(field)}"
+        return f"(has({given}) ? {given} : {options['properties'][field]['default']})"
+
+    for field, part in options["properties"].items():
+        for key, relation in _CEL_RELATIONS.items():
+            if (other := part.get(key)) is None:
+                continue
+            holds = relation.format(value(field), value(other))
+            yield {
+                "rule": f"self.algorithm != '{algorithm}' || !has(self.config) || {holds}",
+                "message": f"config.{field} must be {RELATIONS[key][0]} {other}",
+                "fieldPath": f".config.{field}",
+            }
 
 
 _CEL_KEYWORDS: Final = re.compile(

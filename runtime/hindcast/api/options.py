@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from hindcast.api.base import CLASS_PATH, Int
 from hindcast.api.documents import Problem, Steps
+from hindcast.api.option_types import BY_NAME, RELATIONS, Related
 from hindcast.api.sentences import field_names, nearest, problems_of
 
 Schema = Mapping[str, Any]
@@ -33,9 +34,12 @@ _CONSTRAINTS: Final = {
     "pattern": "pattern",
 }
 _TYPES: Final = {"integer": Int, "number": float, "boolean": bool, "string": str, "null": None}
-_CONFIG: Final = ConfigDict(
-    extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
-)
+
+
+class _Rebuilt(Related):
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 @cache
@@ -184,12 +188,16 @@ def build_model(
     for field, part in schema["properties"].items():
         default = ... if field in required else part.get("default")
         annotation = _annotation(f"{name}{field}", part, definitions)
-        fields[field] = (annotation, Field(default=default, description=part.get("description")))
-    model: type[BaseModel] = create_model(name, __config__=_CONFIG, **fields)
+        related = {key: part[key] for key in RELATIONS if key in part}
+        about = Field(default=default, description=part.get("description"), json_schema_extra=related)
+        fields[field] = (annotation, about)
+    model: type[BaseModel] = create_model(name, __base__=_Rebuilt, **fields)
     return model
 
 
 def _annotation(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Any:
+    if "x-type" in schema:
+        return BY_NAME[schema["x-type"]]
     if "$ref" in schema:
         return _annotation(name, definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
     if "anyOf" in schema:

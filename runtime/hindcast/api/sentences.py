@@ -31,6 +31,8 @@ _EXPECTED: Final = {
     "none_required": "nothing",
     "string_type": "text",
 }
+RELATED: Final = "related"
+"""Type of the error of a field that another one bounds; its context says which."""
 _VERBS: Final = ("cannot", "combines", "contains", "does", "has", "is", "merges", "refers", "sets")
 """First words of problems that read on from the name of their field."""
 _WHOLE: Final = {
@@ -128,7 +130,7 @@ def problems_of(
     }
     deeper = {steps[:length] for steps in by_place for length in range(len(steps))}
     return [
-        Problem((*prefix, *steps), _describe(details, steps, model))
+        Problem((*prefix, *steps), _describe(details, steps, model, prefix))
         for steps, details in by_place.items()
         # Of the branches of a union, the one that got further into the value is the one that was meant.
         if not (steps in branches and steps in deeper)
@@ -152,6 +154,8 @@ def _place(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
             steps.append(step)
         elif step != "[key]":
             tags = True
+    if details["type"] == RELATED:
+        steps.append(details["ctx"]["field"])
     return tuple(steps), tags
 
 
@@ -164,13 +168,17 @@ def value_problem(error: ValidationError) -> str:
     return f"{details['input']!r}, expected {expected}" if expected else details["msg"]
 
 
-def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel]) -> str:
-    details = errors[0]
+def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel], prefix: Steps) -> str:
+    # Of the branches of a union, the one that takes the value's type is the one that was meant.
+    details = next((each for each in errors if each["type"] in _WHOLE), errors[0])
     context = details.get("ctx", {})
     if details["type"] == "extra_forbidden":
         return "is not a field" + nearest(str(steps[-1]), _names_at(model, steps[:-1]))
     if details["type"] in _WHOLE:
         return _WHOLE[details["type"]].format(**context)
+    if details["type"] == RELATED:
+        other = dotted((*prefix, *steps[:-1], context["other"]))
+        return f"is {context['value']}, expected {context['words']} {other}, {context['limit']}"
     expected = " or ".join(dict.fromkeys(filter(None, map(_expected, errors))))
     if not expected:
         return f"is {show(details['input'])}: {details['msg']}"

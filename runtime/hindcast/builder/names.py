@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_camel
 
 from hindcast.api.options import is_custom, options_of, schemas
 from hindcast.api.sentences import nearest, similar
-from hindcast.builder.options import MODEL, OPTIONS, Option, is_of_table, methods_with
+from hindcast.builder.options import MODEL, OPTIONS, Option, in_snake_case, is_of_table, methods_with
 from hindcast.errors import SpecError
 
 _OF_MODEL = "a field of rl_module(model_config=DefaultModelConfig(...))"
@@ -67,8 +66,7 @@ class UnknownName(SpecError, AttributeError):
 
 def algorithm_options(algorithm: str | None) -> list[str]:
     """The names of an algorithm's options in snake case; those of all algorithms if it is None."""
-    names = [to_snake(name) for schema in _schemas_of(algorithm) for name in schema["properties"]]
-    return [f"{name}_" if keyword.iskeyword(name) else name for name in names]
+    return [in_snake_case(name) for schema in _schemas_of(algorithm) for name in schema["properties"]]
 
 
 def schema_of(algorithm: str | None, name: str) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ says what) or *refused* (there is nothing like it yet).
 
 from __future__ import annotations
 
+import keyword
 import re
 import tomllib
 from collections.abc import Iterator
@@ -153,5 +154,11 @@ _BY_FIELD: Final = _by_field()
 def _option(found: re.Match[str]) -> str:
     field = found[1][1:]
     if field.startswith(_ALGORITHMS):
-        return to_snake(field.partition(".")[2])
+        return in_snake_case(field.partition(".")[2])
     return _BY_FIELD.get(field, found[0])
+
+
+def in_snake_case(field: str) -> str:
+    """The name in Python of an algorithm's option: `lr`, `num_epochs`, `lambda_`."""
+    name = to_snake(field)
+    return f"{name}_" if keyword.iskeyword(name) else name

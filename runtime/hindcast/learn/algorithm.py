@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
 from hindcast.api.model import ModelSpec
+from hindcast.api.option_types import Related
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.schedules import Schedule
@@ -44,10 +45,11 @@ class Critic(Protocol):
         ...
 
 
-class AlgorithmOptions(Model):
+class AlgorithmOptions(Related, Model):
     """Options of every algorithm: camelCase in YAML, snake_case in Python, nothing unknown; defaults are checked too.
 
-    `x-only-with` in an option's schema names the option without which it has no effect; a note says so.
+    An option's schema may name another option: `x-only-with` the one without which it has no effect (a note says so),
+    `x-at-most` the one that it must not exceed, `x-multiple-of` the one that it must be a multiple of.
     """
 
     model_config = ConfigDict(validate_default=True)

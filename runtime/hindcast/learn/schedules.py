@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, cast
 
 import torch
-from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-JoinedBy = Literal["line", "cosine", "step"]
-Point = Annotated[list[float | JoinedBy], Field(min_length=2, max_length=3)]
-Points = Annotated[list[Point], Field(min_length=1, max_length=64)]
-Curve: TypeAlias = float | Sequence[Sequence[float | str]]
+from hindcast.api.option_types import Curve, Schedule
 
-
-def _checked(schedule: float | list[list[float | JoinedBy]]) -> float | list[list[float | JoinedBy]]:
-    if isinstance(schedule, float):
-        return schedule
-    for point in schedule:
-        if [isinstance(each, str) for each in point] not in ([False, False], [False, False, True]):
-            raise ValueError(
-                f"a point of a schedule is [timestep, value] or [timestep, value, joined by], not {point}"
-            )
-    pieces = _pieces(schedule)
-    if pieces[0].start != 0:
-        raise ValueError(f"a schedule starts at timestep 0, this one at {pieces[0].start:g}")
-    if any(later.start <= earlier.start for earlier, later in itertools.pairwise(pieces)):
-        raise ValueError("the timesteps of a schedule must increase from point to point")
-    if any(piece.value < 0 for piece in pieces):
-        raise ValueError("the values of a schedule must not be negative")
-    return schedule
-
-
-Schedule = Annotated[Annotated[float, Field(ge=0)] | Points, AfterValidator(_checked)]
-"""A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (RLlib's form).
-
-A point's third item says how the value changes up to the next point: by a "line" where there is none, by half a
-"cosine", or by a "step" that keeps it until then: `[[0, 0], [1000, 3e-4, cosine], [1000000, 0]]`.
-"""
+__all__ = ["Curve", "Schedule", "ScheduledValue", "is_constant", "value_at"]
 
 
 class _Piece(NamedTuple):
