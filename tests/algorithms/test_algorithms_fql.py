@@ -251,7 +251,13 @@ def test_evaluations_and_recordings_of_it_follow_from_the_seed(tmp_path):
     assert len(recorded) and np.array_equal(recorded, again)
 
 
-@pytest.mark.parametrize("model", [{"distribution": "gaussian"}, {"recurrent": "lstm"}])
-def test_a_policy_of_another_kind_is_one_sentence(model):
-    with pytest.raises(SpecError, match=r"FQL builds its own (kind of )?policy"):
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ({"distribution": "gaussian"}, "'gaussian', which FQL cannot train: use auto"),
+        ({"recurrent": "lstm"}, "FQL builds its own kind of policy"),
+    ],
+)
+def test_a_policy_of_another_kind_is_one_sentence(model, sentence):
+    with pytest.raises(SpecError, match=sentence):
         made("FQL", {}, **model)

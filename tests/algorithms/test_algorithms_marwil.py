@@ -136,7 +136,12 @@ def test_two_learners_follow_one_scale():
 @pytest.mark.parametrize(
     ("config", "space", "model", "sentence"),
     [
-        ({}, BOX, {"distribution": "deterministic"}, "MARWIL weighs log-likelihoods: use 'gaussian'"),
+        (
+            {},
+            BOX,
+            {"distribution": "deterministic"},
+            "'deterministic', which MARWIL cannot train: use auto, ",
+        ),
         ({"bcLogstdCoeff": 0.1}, gym.spaces.Discrete(2), {}, "bcLogstdCoeff applies to Gaussian policies"),
         ({"beta": -1}, BOX, {}, "config.beta is -1, expected at least 0"),
     ],

@@ -262,5 +262,5 @@ def rollout_of_boxes(nets):
 def test_a_policy_that_cannot_be_sampled_is_refused():
     algorithm = build("PPO", {})
     model = ModelSpec(distribution="deterministic")
-    with pytest.raises(SpecError, match="PPO needs a policy that it can sample"):
-        algorithm.networks(ModelInputs(OBS, gym.spaces.Box(-1, 1, (2,), np.float32), model))
+    with pytest.raises(SpecError, match="'deterministic', which PPO cannot train: use auto, "):
+        new_networks(algorithm, ModelInputs(OBS, gym.spaces.Box(-1, 1, (2,), np.float32), model), seed=0)

@@ -322,11 +322,15 @@ def test_actions_that_do_not_fit_are_one_sentence(name, space, sentence):
 @pytest.mark.parametrize(
     ("name", "distribution", "sentence"),
     [
-        ("TD3BC", "gaussian", "TD3BC trains deterministic policies"),
-        ("ReBRAC", "squashedGaussian", "ReBRAC trains deterministic policies"),
-        ("CQL", "deterministic", "CQL samples its policy"),
-        ("SAC", "deterministic", "SAC samples its policy"),
-        ("IQL", "deterministic", "IQL weighs log-likelihoods"),
+        ("TD3BC", "gaussian", "which TD3BC cannot train: use auto, deterministic, squashedDeterministic"),
+        (
+            "ReBRAC",
+            "squashedGaussian",
+            "which ReBRAC cannot train: use auto, deterministic, squashedDeterministic",
+        ),
+        ("CQL", "deterministic", "which CQL cannot train: use auto, gaussian, "),
+        ("SAC", "deterministic", "which SAC cannot train: use auto, gaussian, "),
+        ("IQL", "deterministic", "which IQL cannot train: use auto, categorical, "),
     ],
 )
 def test_distributions_that_do_not_fit_are_one_sentence(name, distribution, sentence):

@@ -7,8 +7,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from hindcast.api import options
-from hindcast.api.options import build_model, check_algorithm, normalised
+from hindcast.api import checks, options
+from hindcast.api.checks import check_algorithm
+from hindcast.api.options import build_model, normalised
 from hindcast.api.sentences import sentence
 
 
@@ -39,7 +40,10 @@ class Options(BaseModel):
 STUB: dict[str, dict[str, Any]] = {
     "Stub": Options.model_json_schema() | {"x-kinds": ["OfflineTraining"]},
     "Plain": {
-        "properties": {"lr": {"type": "number", "default": 1e-3}},
+        "properties": {
+            "lr": {"type": "number", "default": 1e-3},
+            "trainBatchSizePerLearner": {"type": "integer", "default": 32},
+        },
         "x-kinds": ["OfflineTraining", "OfflineRecording"],
         "x-recurrent": True,
     },
@@ -48,14 +52,16 @@ STUB: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def _stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(options, "schemas", lambda: STUB)
+    for module in (options, checks):
+        monkeypatch.setattr(module, "schemas", lambda: STUB)
     options.options_model.cache_clear()
     yield
     options.options_model.cache_clear()
 
 
 def said(algorithm: str, config: object, kind: str = "OfflineTraining", model: object = None) -> list[str]:
-    return [sentence(problem) for problem in check_algorithm(kind, algorithm, config, model, ("spec",))]
+    spec = {"algorithm": algorithm, "config": config, "model": model}
+    return [sentence(problem) for problem in check_algorithm(kind, spec, ("spec",))]
 
 
 @pytest.mark.usefixtures("_stub")

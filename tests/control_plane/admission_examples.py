@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from api_server import Object
+from hindcast.api.checks import REPLACED, STREAMED, UNFILTERED
 from hindcast.api.input import RECORDED_ALONE
 from hindcast.api.options import algorithms, live_algorithms
 
@@ -19,6 +20,7 @@ OF_THESE = f"only {', '.join(live_algorithms())} can learn from a sampler"
 EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
 OF_EXPERTS = f"only {', '.join(EXPERTS)} can learn from a sampler"
 SAMPLER: Object = {"path": None, "sampler": {}}
+FILTERED: Object = {"model": {"observationFilter": "meanStd"}}
 
 
 def judged(stop: Object | None = None, **offline: Any) -> Object:
@@ -30,6 +32,10 @@ def played(*sources: Object, **spec: Any) -> Object:
     if len(sources) > 1:
         sources = tuple({key: value for key, value in each.items() if value is not None} for each in sources)
     return {"algorithm": "DQN", "input": list(sources), "stop": {"epochs": None, "updates": 5}} | spec
+
+
+def by_priority(pipeline: Object, algorithm: str = "DQN") -> Object:
+    return chosen(algorithm, prioritizedReplay=True) | {"pipeline": pipeline}
 
 
 def chosen(algorithm: str, **config: Any) -> Object:
@@ -151,6 +157,30 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     (".policy.train", OF_EXPERTS): Examples(
         good=({"algorithm": "DQN", "sampler": {}}, {"algorithm": "PPO"}),
         bad=({"sampler": {}}, {"algorithm": "PPO", "sampler": {"capacity": 5}}),
+    ),
+    ("", f"model.observationFilter {UNFILTERED}"): Examples(
+        good=(
+            FILTERED,
+            played(SAMPLER),
+            played(SAMPLER) | FILTERED | {"initialCheckpoint": "s3://bucket/runs/a"},
+            played({"path": "a", "weight": 1}, SAMPLER | {"weight": 1}) | FILTERED,
+        ),
+        bad=(played(SAMPLER) | FILTERED,),
+    ),
+    ("", f"pipeline.residency {STREAMED}"): Examples(
+        good=(
+            by_priority({"residency": "Resident"}),
+            by_priority({"residency": "Streaming"}) | played(SAMPLER),
+            {"algorithm": "DQN", "pipeline": {"residency": "Streaming"}},
+        ),
+        bad=(
+            by_priority({"residency": "Streaming"}),
+            by_priority({"residency": "Streaming"}, algorithm="DiscreteCQL"),
+        ),
+    ),
+    ("", f"pipeline.sampling {REPLACED}"): Examples(
+        good=(by_priority({"sampling": "Epochs"}), {"pipeline": {"sampling": "WithReplacement"}}),
+        bad=(by_priority({"sampling": "WithReplacement"}),),
     ),
     ("", "config.embedSize must be a multiple of numHeads"): Examples(
         good=(

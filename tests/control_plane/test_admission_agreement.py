@@ -166,6 +166,12 @@ options:                  {config: {lr: 8.0e-4, trainBatchSizePerLearner: 1024, 
 "!unknown algorithm":     {algorithm: Bc}
 "!epsilon above one":     {algorithm: DQN, config: {epsilon: 1.5}}
 "!heads of unequal size": {algorithm: DecisionTransformer, config: {embedSize: 130, numHeads: 4}}
+"!streamed priorities":   {algorithm: DQN, config: {prioritizedReplay: true}, pipeline: {residency: Streaming}}
+"!statistics of nothing":
+  algorithm: DQN
+  model: {observationFilter: meanStd}
+  input: [{sampler: {}}]
+  stop: {epochs: null, updates: 5}
 own algorithm:            {algorithm: "mypkg.mod:MyAlgo", customConfig: {tau: {a: [1, 2]}}}
 "!own without a class":   {algorithm: "mypkg.mod:"}
 "!own with config":       {algorithm: "mypkg:A", config: {lr: 1}}

@@ -147,7 +147,10 @@ def test_sequences_begin_in_the_states_that_were_recorded(checkpoint: Path, tmp_
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no states": ({"initialState": "recorded"}, r"needs recorded recurrent states \(state_in or state_out\)"),
-    "long sequences": ({"maxSeqLen": 281}, "280 timesteps, which make 0 sequences of 281"),
+    "long sequences": (
+        {"maxSeqLen": 281},
+        "maxSeqLen is 281, expected at most spec.config.trainBatchSizePerLearner, 280",
+    ),
     "burn-in": ({"burnIn": 7}, r"burnIn 7 and maxSeqLen 7: burnIn must be less"),
 }
 

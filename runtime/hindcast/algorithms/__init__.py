@@ -97,11 +97,23 @@ def resolve(name: str) -> type[Algorithm]:
 
 
 def option_schemas() -> dict[str, dict[str, Any]]:
-    """Algorithm name -> JSON schema of its options; `x-kinds` names the resources that it can be used in, `x-recurrent`
-    says whether it trains recurrent policies, `x-live` whether it learns from episodes that its policy plays.
+    """Algorithm name -> JSON schema of its options, and what else a resource is checked by: `x-kinds` names the
+    resources that it can be used in, `x-distributions` the distributions that it trains, where not all; it trains
+    recurrent policies (`x-recurrent`), learns from episodes that its policy plays (`x-live`), can be compiled
+    (`x-compiled`), or builds a policy of its own kind (`x-own-policy`).
     """
     return {
-        name: algorithm.Options.model_json_schema()
-        | {"x-kinds": sorted(algorithm.kinds), "x-recurrent": algorithm.recurrent, "x-live": algorithm.live}
+        name: algorithm.Options.model_json_schema() | _traits(algorithm)
         for name, algorithm in REGISTRY.items()
     }
+
+
+def _traits(algorithm: type[Algorithm]) -> dict[str, Any]:
+    distributions = algorithm.distributions
+    return {
+        "x-kinds": sorted(algorithm.kinds),
+        "x-recurrent": algorithm.recurrent,
+        "x-live": algorithm.live,
+        "x-compiled": bool(algorithm.compiled),
+        "x-own-policy": algorithm.own_policy,
+    } | ({} if distributions is None else {"x-distributions": list(distributions)})

@@ -80,6 +80,7 @@ class DecisionTransformer(Algorithm):
     """Decision Transformer; see `DecisionTransformerOptions` for the objective."""
 
     Options = DecisionTransformerOptions
+    own_policy = True
     options: DecisionTransformerOptions
 
     def needs(self) -> Needs:

@@ -90,6 +90,7 @@ class DQN(Algorithm):
     Options: ClassVar[type[AlgorithmOptions]] = DQNOptions
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
+    own_policy = True
     compiled: ClassVar[tuple[str, ...]] = ("losses",)
     options: DQNOptions
 

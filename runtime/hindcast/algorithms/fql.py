@@ -76,6 +76,8 @@ class FQL(Algorithm):
     """FQL; see `FQLOptions` for the objective."""
 
     Options = FQLOptions
+    own_policy = True
+    distributions = ("auto",)
     options: FQLOptions
 
     def needs(self) -> Needs:

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from hindcast.api.model import SAMPLED
 from hindcast.episodes.columns import Columns
-from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
     ActorCriticOptions,
     Algorithm,
@@ -63,6 +63,7 @@ class IQL(Algorithm):
 
     Options = IQLOptions
     live = True
+    distributions = SAMPLED
     compiled = ("_value_loss", "_policy_loss", "_critic_loss")
     options: IQLOptions
 
@@ -71,11 +72,6 @@ class IQL(Algorithm):
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=False)
-        if not policy.action_head.stochastic:
-            raise SpecError(
-                "model.distribution is 'deterministic', and IQL weighs log-likelihoods: use 'gaussian', "
-                "'boundedGaussian' or 'squashedGaussian'."
-            )
         critics = inputs.critics(members=2 if self.options.twin_q else 1)
         return nn.ModuleDict(
             {

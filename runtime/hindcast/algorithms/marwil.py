@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
+from hindcast.api.model import SAMPLED
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
@@ -77,6 +78,7 @@ class MARWIL(Algorithm):
     """MARWIL; see `MARWILOptions` for the objective."""
 
     Options = MARWILOptions
+    distributions = SAMPLED
     options: MARWILOptions
 
     def needs(self) -> Needs:
@@ -88,11 +90,6 @@ class MARWIL(Algorithm):
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy, options = inputs.policy(value=True), self.options
-        if not policy.action_head.stochastic:
-            raise SpecError(
-                "model.distribution is 'deterministic', and MARWIL weighs log-likelihoods: use 'gaussian', "
-                "'boundedGaussian' or 'squashedGaussian'."
-            )
         if options.bc_logstd_coeff and not policy.action_head.log_std_columns:
             raise SpecError(
                 "config.bcLogstdCoeff applies to Gaussian policies only, and the actions are discrete: leave it at 0."

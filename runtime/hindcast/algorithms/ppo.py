@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
+from hindcast.api.model import SAMPLED
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
-from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
     AlgorithmOptions,
     Fraction,
@@ -79,6 +79,7 @@ class PPO(OnlineAlgorithm):
     """PPO; see `PPOOptions` for the objective."""
 
     Options = PPOOptions
+    distributions = SAMPLED
     options: PPOOptions
 
     @property
@@ -91,10 +92,6 @@ class PPO(OnlineAlgorithm):
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=True)
-        if not policy.action_head.stochastic:
-            raise SpecError(
-                "model.distribution is 'deterministic', and PPO needs a policy that it can sample"
-            )
         entropy_coeff = ScheduledValue(self.options.entropy_coeff)
         penalty = KLPenalty(self.options.kl_coeff)
         return nn.ModuleDict({"policy": policy, "kl_penalty": penalty, "entropy_coeff": entropy_coeff})

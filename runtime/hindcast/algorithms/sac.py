@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.episodes.columns import Columns
-from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
     AboveZero,
     ActorCriticOptions,
@@ -57,6 +56,7 @@ class SAC(Algorithm):
     Options: ClassVar[type[AlgorithmOptions]] = SACOptions
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
+    distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
     options: SACOptions
 
     def needs(self) -> Needs:
@@ -66,11 +66,6 @@ class SAC(Algorithm):
         name = type(self).__name__
         within = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedGaussian")
-        if not policy.action_head.stochastic:
-            raise SpecError(
-                f"model.distribution is {inputs.model.distribution!r}, and {name} samples its policy: leave it at "
-                "'auto'."
-            )
         critics = inputs.critics(members=2)
         nets = {"policy": policy, "critics": critics, "target_critics": frozen_copy(critics)}
         return nn.ModuleDict({**nets, "alpha": LogWeight(self.options.initial_alpha), "range": within})

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
-from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
     ActorCriticOptions,
     Algorithm,
@@ -60,6 +59,7 @@ class TD3BCOptions(TD3Options):
 class TD3(Algorithm):
     """Twin critics, a deterministic policy with delayed updates, and target networks of both."""
 
+    distributions = ("auto", "deterministic", "squashedDeterministic")
     options: TD3Options
 
     def needs(self) -> Needs:
@@ -69,11 +69,6 @@ class TD3(Algorithm):
         name = type(self).__name__
         within = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedDeterministic")
-        if policy.action_head.stochastic:
-            raise SpecError(
-                f"model.distribution is {inputs.model.distribution!r}, and {name} trains deterministic policies: "
-                "leave it at 'auto'."
-            )
         critics = self._critics(inputs)
         return nn.ModuleDict(
             {

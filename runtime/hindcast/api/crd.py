@@ -2,7 +2,8 @@
 
 What pydantic checks when a resource is loaded, the API server checks at admission: types, bounds and choices
 by the schema, the rest by CEL rules that stand beside the validators in the models. Rules that need more than
-one place at a time are made here: options against the algorithm and each other, changes against the revision.
+one place at a time are made here: options against the algorithm and each other, changes against the revision. What an
+algorithm requires of `model` and `learners` is checked by the loader alone.
 
 A field that takes a number or a list (a schedule) has no one type, so CEL does not know it: that it applies to the
 algorithm is checked by the loader. A change of it is seen where the part around it is compared as a whole; the
@@ -16,6 +17,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Extendable, Fixed, Model, Operational
+from hindcast.api.checks import REPLACED, STREAMED, UNFILTERED
 from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
 from hindcast.api.option_types import RELATIONS
 from hindcast.api.recording import OfflineRecording
@@ -200,7 +202,7 @@ def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schem
             }
         )
     rules += [rule for name, options in algorithms.items() for rule in _relation_rules(name, options)]
-    return rules
+    return rules + ([_filter_rule(), *_priority_rules()] if kind is OfflineTraining else [])
 
 
 def _name_of_algorithm_rule(kind: Kind, names: list[str]) -> dict[str, str]:
@@ -244,6 +246,32 @@ def _relation_rules(algorithm: str, options: Schema) -> Iterator[dict[str, str]]
                 "message": f"config.{field} must be {RELATIONS[key][0]} {other}",
                 "fieldPath": f".config.{field}",
             }
+
+
+def _filter_rule() -> dict[str, str]:
+    return {
+        "rule": "self.model.observationFilter != 'meanStd' || has(self.initialCheckpoint) || "
+        "self.input.exists(source, !has(source.sampler))",
+        "message": f"model.observationFilter {UNFILTERED}",
+        "fieldPath": ".model.observationFilter",
+    }
+
+
+def _priority_rules() -> Iterator[dict[str, str]]:
+    """What draws by priority need of recorded data."""
+    idle = (
+        "!has(self.config) || !has(self.config.prioritizedReplay) || !self.config.prioritizedReplay || "
+        "self.input.all(source, has(source.sampler))"
+    )
+    for field, value, message in (
+        ("residency", "Streaming", STREAMED),
+        ("sampling", "WithReplacement", REPLACED),
+    ):
+        yield {
+            "rule": f"{idle} || self.pipeline.{field} != '{value}'",
+            "message": f"pipeline.{field} {message}",
+            "fieldPath": f".pipeline.{field}",
+        }
 
 
 _CEL_KEYWORDS: Final = re.compile(

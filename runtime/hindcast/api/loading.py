@@ -8,8 +8,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from hindcast.api.base import API_VERSION
+from hindcast.api.checks import check_algorithm
 from hindcast.api.documents import Document, Problem, read_documents
-from hindcast.api.options import check_algorithm, check_own_sampler, check_samplers
 from hindcast.api.recording import OfflineRecording, TrainPolicy
 from hindcast.api.sentences import problems_of, sentence, show, similar
 from hindcast.api.training import OfflineTraining
@@ -120,21 +120,16 @@ def _model_of(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining
 
 
 def _check_algorithms(value: dict[str, Any]) -> list[Problem]:
-    """What is wrong with the algorithm and its options, from plain values: they may be wrong elsewhere."""
+    """What is wrong with the algorithm and what must fit it, from plain values: they may be wrong elsewhere."""
     at: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
     here: Any = value
     for step in at:
         here = here.get(step) if isinstance(here, dict) else None
     if not isinstance(here, dict):
         return []
-    default = None if value["kind"] == "OfflineTraining" else TrainPolicy.model_fields["algorithm"].default
-    algorithm = here.get("algorithm", default)
-    if not isinstance(algorithm, str):
-        return []
-    problems = check_algorithm(value["kind"], algorithm, here.get("config", {}), here.get("model"), at)
-    if value["kind"] == "OfflineTraining":
-        return problems + check_samplers(algorithm, here.get("input"), (*at, "input"))
-    return problems + check_own_sampler(algorithm, here.get("sampler"), (*at, "sampler"))
+    if value["kind"] == "OfflineRecording":
+        here = {"algorithm": TrainPolicy.model_fields["algorithm"].default} | here
+    return check_algorithm(value["kind"], here, at)
 
 
 def _line(file: str, document: Document, problem: Problem) -> str:

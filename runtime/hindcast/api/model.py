@@ -17,6 +17,14 @@ Distribution = Literal[
     "deterministic",
     "squashedDeterministic",
 ]
+SAMPLED: Final[tuple[Distribution, ...]] = (
+    "auto",
+    "categorical",
+    "gaussian",
+    "squashedGaussian",
+    "boundedGaussian",
+)
+"""Distributions with densities."""
 Hiddens = Annotated[list[Positive], Field(max_length=32)]
 
 

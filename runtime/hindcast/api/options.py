@@ -13,12 +13,10 @@ from importlib.resources import files
 from types import GenericAlias
 from typing import Annotated, Any, Final, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from hindcast.api.base import CLASS_PATH, Int
-from hindcast.api.documents import Problem, Steps
 from hindcast.api.option_types import BY_NAME, RELATIONS, Related
-from hindcast.api.sentences import field_names, nearest, problems_of
 
 Schema = Mapping[str, Any]
 
@@ -44,9 +42,7 @@ class _Rebuilt(Related):
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """Algorithm name -> JSON schema of its options. `x-kinds` names the resources that it can stand in,
-    `x-recurrent` is true where it trains policies with a recurrent state, `x-live` where it learns from what they play.
-    """
+    """Algorithm name -> JSON schema of its options, and what it can do as `algorithms.option_schemas` says."""
     text = files("hindcast.api").joinpath("generated/algorithms.json").read_text(encoding="utf-8")
     loaded: dict[str, Schema] = json.loads(text)
     return loaded
@@ -105,77 +101,6 @@ def idle_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
         for name, option in known.items()
         if (needed := option.get("x-only-with")) and values[name] != option["default"] and not values[needed]
     }
-
-
-def check_algorithm(kind: str, algorithm: str, config: Any, model: Any, at: Steps) -> list[Problem]:
-    """What is wrong with an algorithm's name, its options and its model. `at` is their place (`("spec",)`)."""
-    if is_custom(algorithm) and kind == "OfflineTraining":
-        return []
-    if algorithm not in schemas():
-        hint = nearest(algorithm, algorithms(kind))
-        return [Problem((*at, "algorithm"), f"is '{algorithm}', which is not an algorithm{hint}")]
-    if algorithm not in algorithms(kind):
-        names = ", ".join(algorithms(kind))
-        return [
-            Problem((*at, "algorithm"), f"is {algorithm}, which an {kind} cannot use; it can use {names}")
-        ]
-    problems = _check_recurrent(algorithm, model, at)
-    if not isinstance(config, dict):
-        return problems
-    others, own = _foreign(algorithm, config)
-    problems += [
-        Problem((*at, "config", name), f"does not apply to {algorithm}; it is a field of {', '.join(owners)}")
-        for name, owners in others.items()
-    ]
-    try:
-        options_model(algorithm).model_validate(own)
-    except ValidationError as error:
-        problems += problems_of(error, options_model(algorithm), own, (*at, "config"))
-    return problems
-
-
-def check_samplers(algorithm: Any, sources: Any, at: Steps) -> list[Problem]:
-    """What is wrong with live samples among a training's sources as plain values. `at` is their place.
-
-    A user's own algorithm says it when it is imported.
-    """
-    if algorithm not in schemas() or algorithm in live_algorithms() or not isinstance(sources, list):
-        return []
-    why = f"does not apply to {algorithm}; it is an option for {', '.join(live_algorithms())}"
-    return [
-        Problem((*at, index, "sampler"), why)
-        for index, source in enumerate(sources)
-        if isinstance(source, dict) and isinstance(source.get("sampler"), dict)
-    ]
-
-
-def check_own_sampler(algorithm: str, sampler: Any, at: Steps) -> list[Problem]:
-    """What is wrong with the sampler of an expert's training. `at` is its place."""
-    if not isinstance(sampler, dict) or algorithm not in schemas() or algorithm in live_algorithms():
-        return []
-    experts = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
-    return [Problem(at, f"does not apply to {algorithm}; it is an option for {', '.join(experts)}")]
-
-
-def _check_recurrent(algorithm: str, model: Any, at: Steps) -> list[Problem]:
-    recurrent = model.get("recurrent", "none") if isinstance(model, dict) else "none"
-    if recurrent == "none" or schemas()[algorithm].get("x-recurrent"):
-        return []
-    why = (
-        f"is '{recurrent}', but {algorithm} learns from single timesteps and cannot train a recurrent policy"
-    )
-    return [Problem((*at, "model", "recurrent"), why)]
-
-
-def _foreign(algorithm: str, config: dict[str, Any]) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Fields that only other algorithms have, with those; and the rest of the config."""
-    own = field_names(options_model(algorithm))
-    others = {
-        name: owners
-        for name in config
-        if name not in own and (owners := [a for a, s in schemas().items() if name in s["properties"]])
-    }
-    return others, {name: value for name, value in config.items() if name not in others}
 
 
 def build_model(

@@ -11,8 +11,9 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.base import API_VERSION
+from hindcast.api.checks import check_algorithm
 from hindcast.api.evaluation import EvaluationSpec
-from hindcast.api.options import algorithms, check_algorithm, check_samplers, is_custom
+from hindcast.api.options import algorithms, is_custom
 from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of, sentence
 from hindcast.builder.expanded import expanded
@@ -80,17 +81,13 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
         _put(spec, "learners.device", "cpu")
     if spec.get("evaluation", {}).keys() == {"envsPerRunner"}:
         del spec["evaluation"]  # how many environments, should an evaluation be asked for
-    config = algorithm_config(algorithm, options)
-    spec["customConfig" if is_custom(algorithm) else "config"] = config
+    spec["customConfig" if is_custom(algorithm) else "config"] = algorithm_config(algorithm, options)
     samples = not options.get("input_") and plays(algorithm) and options.get("env") is not None
     given = {**options, "input_": "sampler"} if samples else options
     spec["input"] = [{"sampler": {}}] if online else sources(given, spec.get("input", {}))
     _need_environment(spec, any("sampler" in source for source in spec["input"]))
     kind = "OfflineRecording" if online else "OfflineTraining"
-    problems = check_algorithm(kind, algorithm, config, spec.get("model"), ("spec",))
-    if not online:
-        problems += check_samplers(algorithm, spec["input"], ("spec", "input"))
-    return _checked(OfflineTraining, name, spec, problems)
+    return _checked(OfflineTraining, name, spec, check_algorithm(kind, spec, ("spec",)))
 
 
 def recording(
@@ -117,8 +114,7 @@ def recording(
         if duration.get("episodes"):
             train["evaluation"] = {"duration": duration["episodes"]}
         policy = {"train": {**train, **given.get("train", {})}}
-        model = policy["train"].get("model")
-        problems = check_algorithm("OfflineRecording", algorithm, config, model, ("spec", "policy", "train"))
+        problems = check_algorithm("OfflineRecording", policy["train"], ("spec", "policy", "train"))
     explore = {"explore": given["explore"]} if "explore" in given else {}
     spec |= {"policy": {**policy, **explore}, "duration": duration}
     if spec["runners"].get("replicas") == 0:

@@ -18,7 +18,8 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
-from hindcast.api.model import ModelSpec
+from hindcast.api.checks import untrained
+from hindcast.api.model import Distribution, ModelSpec
 from hindcast.api.option_types import Related
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
@@ -229,6 +230,8 @@ class Algorithm(ABC):
             trains policies with a recurrent state.
         live: whether it learns from what its own policy plays while it is trained (an input's `sampler`): its losses
             are valid for actions of any earlier policy, and its policy explores.
+        own_policy: whether it builds its own kind of policy, so that `model.moduleClass` does not apply.
+        distributions: those of `model.distribution` that it trains; None for all.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
@@ -236,6 +239,8 @@ class Algorithm(ABC):
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
     recurrent: ClassVar[bool] = False
     live: ClassVar[bool] = False
+    own_policy: ClassVar[bool] = False
+    distributions: ClassVar[tuple[Distribution, ...] | None] = None
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
@@ -316,8 +321,13 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
     Seeds torch's global generator, which also drives dropout; the learner checkpoints it.
 
     Raises:
+        SpecError: the algorithm does not train the model's distribution.
         UserCodeError: making them raised, or they are not what they must be.
     """
+    distribution, trained = inputs.model.distribution, algorithm.distributions
+    if trained is not None and distribution not in trained:
+        problem = untrained(distribution, type(algorithm).__name__, trained)
+        raise SpecError(f"spec.model.distribution {problem}.")
     torch.manual_seed(seed)
     with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):
         nets = algorithm.networks(inputs)

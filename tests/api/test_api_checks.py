@@ -1,0 +1,174 @@
+"""What a run would refuse for its resource alone is refused where the resource is checked, without a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hindcast.api import validate_resource
+from hindcast.errors import SpecError
+
+SAMPLES: dict[str, Any] = {"input": [{"sampler": {}}]}
+FILTERED: dict[str, Any] = {"model": {"observationFilter": "meanStd"}}
+PRIORITISED: dict[str, Any] = {"config": {"prioritizedReplay": True}}
+BESIDE_DATA: dict[str, Any] = {"input": [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]}
+CHECKPOINT: dict[str, Any] = {"initialCheckpoint": "runs/clone"}
+
+TRAININGS = [
+    ("BC", {"config": {"lr": [[5, 1.0]]}}, "config.lr: a schedule starts at timestep 0, this one at 5"),
+    ("BC", {"config": {"lr": []}}, "config.lr has 0 entries, expected at least 1"),
+    ("DQN", {"config": {"epsilon": 1.5}}, "config.epsilon is 1.5, expected at most 1 or a list"),
+    (
+        "DQN",
+        {"config": {"epsilon": [[0, 1.5]]}},
+        "config.epsilon: the values of this schedule are probabilities, at most 1, and it has 1.5",
+    ),
+    (
+        "DecisionTransformer",
+        {"config": {"embedSize": 130, "numHeads": 4}},
+        "config.embedSize is 130, expected a multiple of spec.config.numHeads, 4",
+    ),
+    (
+        "FQL",
+        {"config": {"actionChunk": 257}},
+        "config.actionChunk is 257, expected at most spec.config.trainBatchSizePerLearner, 256",
+    ),
+    (
+        "BC",
+        {"model": {"recurrent": "lstm"}, "config": {"trainBatchSizePerLearner": 16}},
+        "model.maxSeqLen is 20, expected at most spec.config.trainBatchSizePerLearner, 16",
+    ),
+    (
+        "IQL",
+        {"model": {"distribution": "deterministic"}},
+        "model.distribution is 'deterministic', which IQL cannot train: use auto, categorical, gaussian, "
+        "squashedGaussian, boundedGaussian",
+    ),
+    (
+        "DiscreteCQL",
+        {"model": {"moduleClass": "own:Module"}},
+        "model.moduleClass does not apply to DiscreteCQL, which builds its own policy: leave it out",
+    ),
+    (
+        "DQN",
+        SAMPLES | FILTERED,
+        "model.observationFilter is meanStd, whose statistics come from recorded data, and there are none: leave it "
+        "at none, and scale observations in a wrapper of the environment",
+    ),
+    (
+        "DQN",
+        PRIORITISED | {"pipeline": {"residency": "Streaming"}},
+        "pipeline.residency is Streaming, but spec.config.prioritizedReplay draws from all data: leave it at Auto or "
+        "take Resident",
+    ),
+    (
+        "DQN",
+        PRIORITISED | {"pipeline": {"sampling": "WithReplacement"}},
+        "pipeline.sampling is WithReplacement, but spec.config.prioritizedReplay draws by priority: leave it out",
+    ),
+    (
+        "TD3BC",
+        {"learners": {"compile": True}},
+        "learners.compile is true, but torch.compile does not support the losses of TD3BC: leave it out",
+    ),
+    (
+        "own:Algorithm",
+        SAMPLES | FILTERED,
+        "model.observationFilter is meanStd, whose statistics come from recorded data, and there are none: leave it "
+        "at none, and scale observations in a wrapper of the environment",
+    ),
+]
+PATHS = (
+    "model",
+    "model.recurrent",
+    "model.distribution",
+    "model.observationFilter",
+    "input",
+    "pipeline.residency",
+)
+"""Fields that are read before it is known that they are what they should be."""
+EXPERTS = [
+    (
+        {"config": {"minibatchSize": 5000}},
+        "config.minibatchSize is 5000, expected at most spec.policy.train.config.trainBatchSizePerLearner, 4000",
+    ),
+    (
+        {"algorithm": "SAC"} | FILTERED,
+        "model.observationFilter is meanStd, whose statistics come from recorded data, and there are none: leave it "
+        "at none, and scale observations in a wrapper of the environment",
+    ),
+    (
+        {"model": {"distribution": "squashedDeterministic"}},
+        "model.distribution is 'squashedDeterministic', which PPO cannot train: use auto, categorical, gaussian, "
+        "squashedGaussian, boundedGaussian",
+    ),
+]
+
+
+def resource(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    environment = {"environment": {"id": "CartPole-v1"}}
+    return {
+        "apiVersion": "hindcast.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": "test"},
+        "spec": environment | spec,
+    }
+
+
+def training(algorithm: str, change: dict[str, Any]) -> dict[str, Any]:
+    spec = {"algorithm": algorithm, "input": [{"path": "data"}], "stop": {"updates": 1}}
+    return resource("OfflineTraining", spec | change)
+
+
+def expert(change: dict[str, Any]) -> dict[str, Any]:
+    policy = {"train": {"stop": {"iterations": 1}} | change}
+    spec = {"policy": policy, "duration": {"episodes": 1}, "output": {"path": "data"}}
+    return resource("OfflineRecording", spec)
+
+
+@pytest.mark.parametrize(("algorithm", "change", "sentence"), TRAININGS)
+def test_a_training_that_would_be_refused(algorithm: str, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as error:
+        validate_resource(training(algorithm, change))
+    assert str(error.value) == f"spec.{sentence}"
+
+
+@pytest.mark.parametrize(("change", "sentence"), EXPERTS)
+def test_an_expert_that_would_be_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as error:
+        validate_resource(expert(change))
+    assert str(error.value) == f"spec.policy.train.{sentence}"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "change"),
+    [
+        ("DQN", BESIDE_DATA | FILTERED),
+        ("DQN", SAMPLES | FILTERED | CHECKPOINT),
+        ("DQN", SAMPLES | PRIORITISED | {"pipeline": {"residency": "Streaming"}}),
+        ("DQN", PRIORITISED | {"pipeline": {"residency": "Resident"}}),
+        ("DQN", {"pipeline": {"residency": "Streaming"}, "learners": {"compile": True}}),
+        ("own:Algorithm", {"model": {"moduleClass": "own:Module", "recurrent": "lstm"}}),
+        ("DQN", {"config": {"epsilon": [[0, 1], [10_000, 0.05]]}}),
+    ],
+)
+def test_a_training_that_is_taken(algorithm: str, change: dict[str, Any]) -> None:
+    assert validate_resource(training(algorithm, change))
+
+
+@pytest.mark.parametrize("change", [FILTERED, {"algorithm": "DQN"} | FILTERED | CHECKPOINT])
+def test_an_expert_that_is_taken(change: dict[str, Any]) -> None:
+    assert validate_resource(expert(change))
+
+
+@pytest.mark.parametrize("value", ["text", 1.5, [], [[]], {"a": []}])
+@pytest.mark.parametrize("path", PATHS)
+def test_values_of_another_type_are_refused_in_sentences(path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    change: dict[str, Any] = {last: value}
+    for name in reversed(parents):
+        change = {name: change}
+    for algorithm in ("BC", "IQL", "DQN"):
+        with pytest.raises(SpecError, match=rf"^spec\.{path}"):
+            validate_resource(training(algorithm, change))
