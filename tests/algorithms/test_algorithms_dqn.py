@@ -103,14 +103,18 @@ def test_a_loss_of_one_quantile_is_hubers():
     assert quantile_huber(taken, wanted).tolist() == [0.125, 2.5]
 
 
-@pytest.mark.parametrize(
-    ("space", "model", "sentence"),
-    [
-        (BOX, {}, "needs a Discrete action space, not Box"),
-        (CHOICES, {"recurrent": "lstm"}, "DQN builds its policy from action values: leave recurrent"),
-        (CHOICES, {"module_class": "a:B"}, "DQN builds its policy from action values: leave recurrent"),
-    ],
-)
-def test_what_does_not_fit_is_one_sentence(space, model, sentence):
-    with pytest.raises(SpecError, match=sentence):
-        made("DQN", {}, space, **model)
+@pytest.mark.parametrize("name", ["DQN", "DiscreteCQL"])
+@pytest.mark.parametrize("space", [BOX, gym.spaces.MultiDiscrete([2, 3])])
+def test_other_actions_are_refused_with_what_takes_them(name, space):
+    with pytest.raises(SpecError) as error:
+        made(name, {}, space)
+    assert str(error.value) == (
+        f"spec.algorithm: {name} needs one discrete action, a Discrete space, not {space}; for continuous actions take "
+        "SAC, CQL or TD3BC, for others IQL, MARWIL or BC."
+    )
+
+
+@pytest.mark.parametrize("model", [{"recurrent": "lstm"}, {"module_class": "a:B"}])
+def test_a_policy_of_another_kind_is_one_sentence(model):
+    with pytest.raises(SpecError, match="DQN builds its policy from action values: leave recurrent"):
+        made("DQN", {}, CHOICES, **model)

@@ -341,6 +341,7 @@ def test_distributions_that_do_not_fit_are_one_sentence(name, distribution, sent
 @pytest.mark.parametrize(
     ("name", "config", "sentence"),
     [
+        ("IQL", {"expectile": 0.0}, "config.expectile is 0.0, expected more than 0"),
         ("IQL", {"expectile": 1.0}, "config.expectile is 1.0, expected less than 1"),
         ("IQL", {"beta": -1.0}, "config.beta is -1.0, expected at least 0"),
         ("CQL", {"numActions": 0}, "config.numActions is 0, expected at least 1"),

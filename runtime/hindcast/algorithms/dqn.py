@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, cast
 
+import gymnasium as gym
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -105,11 +106,15 @@ class DQN(Algorithm):
         )
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        options, model = self.options, inputs.model
+        options, model, name = self.options, inputs.model, type(self).__name__
+        if not isinstance(inputs.action_space, gym.spaces.Discrete):
+            raise SpecError(
+                f"spec.algorithm: {name} needs one discrete action, a Discrete space, not {inputs.action_space}; for "
+                "continuous actions take SAC, CQL or TD3BC, for others IQL, MARWIL or BC."
+            )
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
-                f"spec.model: {type(self).__name__} builds its policy from action values: leave recurrent and "
-                "moduleClass out."
+                f"spec.model: {name} builds its policy from action values: leave recurrent and moduleClass out."
             )
         own = {"dueling": options.dueling, "quantiles": options.num_quantiles}
         policy = GreedyPolicy(

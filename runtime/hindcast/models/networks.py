@@ -169,8 +169,8 @@ class ActionValues(nn.Module):
         super().__init__()
         if not isinstance(action_space, gym.spaces.Discrete):
             raise SpecError(
-                "the algorithm values each action by itself, so that it needs a Discrete action space, not "
-                f"{action_space}"
+                f"spec.algorithm: a value of each action needs a Discrete action space, not {action_space}; for others "
+                "take critics of state and action, inputs.critics()."
             )
         self.observations = Features(observation_space, model)
         self._start = int(action_space.start)
