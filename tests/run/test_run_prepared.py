@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast import BCConfig
-from hindcast.errors import SpecError
+from hindcast.errors import DataError, SpecError
 from hindcast.run.carry_out import InFiles, train_here
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
@@ -57,6 +57,17 @@ def test_the_builder_says_the_same(tmp_path: Path, scrambled: Path, caplog: pyte
         told = [note for note in reporter.notes if note.startswith(f"{scrambled}: ")]
         assert [note for note in algo.notes if note.startswith(f"{scrambled}: ")] == told
         assert "rows were put in order: 40 by t" in caplog.text
+
+
+def test_a_table_without_rewards_is_cloned_if_it_is_read_without_them(
+    tmp_path: Path, scrambled: Path
+) -> None:
+    for file in scrambled.iterdir():
+        pq.write_table(pq.read_table(file).drop_columns("rewards"), file)
+    with pytest.raises(DataError, match=r"no column 'rewards'.*or read `columns: \[obs, actions\]` alone"):
+        train(training(tmp_path / "run", scrambled), MemoryReporter())
+    source = {"path": str(scrambled), "columns": ["obs", "actions"]}
+    assert train(training(tmp_path / "run", scrambled, input=[source]), MemoryReporter()).state == "Succeeded"
 
 
 def test_a_filter_is_carried_out(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
 }
 _NUMBERED: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _NEEDED: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+_WITHOUT_REWARDS: Final = ", or read `columns: [obs, actions]` alone, all that BC needs"
 # Read in addition to the leaves, whatever `columns` names.
 ROLES: Final = (
     Columns.TERMINATEDS,
@@ -266,6 +267,8 @@ def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names
     there = set(map(root, sources))
     missing = next((own for own in _NEEDED if own not in there), None)
     if missing is not None and columns is None:
+        spared = _WITHOUT_REWARDS if missing == Columns.REWARDS else ""
         raise DataError(
-            f"it has no column {missing!r}, nor an alias of it: name it under `schema`; there are {listed(names)}"
+            f"it has no column {missing!r}, nor an alias of it: name it under `schema`{spared}; there are "
+            f"{listed(names)}"
         )
