@@ -131,6 +131,21 @@ def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> N
     assert all("default" not in node for _, node in nodes(configs[0]))
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("minQWeight", "Default: CQL 5, DiscreteCQL 1."),
+        ("tau", "Default: 0.005."),
+        ("targetEntropy", "Default: null."),
+        ("gradClipBy", "Default: global_norm."),
+        ("epsilon", "Default: [[0, 1], [10000, 0.05]]."),
+    ],
+)
+def test_descriptions_tell_the_defaults_of_options(option: str, said: str) -> None:
+    spec = root(custom_resource_definitions(options.schemas())["offlinetrainings"])["properties"]["spec"]
+    assert spec["properties"]["config"]["properties"][option]["description"].endswith(f" {said}")
+
+
 def test_only_what_says_something_is_filled_in() -> None:
     spec = root(custom_resource_definitions(STUB)["offlinetrainings"])["properties"]["spec"]["properties"]
     assert spec["seed"]["default"] == 0
@@ -157,7 +172,7 @@ def test_options_are_the_union_of_all_algorithms(stub_spec: dict[str, Any]) -> N
     assert config["bcIters"] == {
         "type": "integer",
         "format": "int64",
-        "description": "CQL: Warm-up. IQL: Other.",
+        "description": "CQL: Warm-up. IQL: Other. Default: CQL 20000, IQL 10.",
     }
     assert config["tau"][OPEN] is True
     assert "type" not in config["tau"]

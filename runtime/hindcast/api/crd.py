@@ -10,6 +10,7 @@ algorithm is checked by the loader. A change of it is seen where the part around
 spec hash sees the rest (`pipeline.connectors`).
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -143,16 +144,29 @@ def _add_rules(schema: dict[str, Any], rules: list[dict[str, str]]) -> None:
 def _config(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any]:
     """The union of the algorithms' options. No defaults: they would make inapplicable fields appear."""
     fields: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    defaults: dict[str, dict[str, str]] = {}
     for name, options in algorithms.items():
         for field, part in options["properties"].items():
             fields.setdefault(field, []).append(
                 (name, without_defaults(structural(part, options.get("$defs"))))
             )
-    return {
-        "description": description,
-        "type": "object",
-        "properties": {field: _common(variants) for field, variants in sorted(fields.items())},
-    }
+            if "default" in part:
+                defaults.setdefault(field, {})[name] = _plain(part["default"])
+    properties = {field: _common(variants) for field, variants in sorted(fields.items())}
+    for field, texts in defaults.items():
+        properties[field]["description"] += f" Default: {_by_algorithm(texts)}."
+    return {"description": description, "type": "object", "properties": properties}
+
+
+def _plain(default: Any) -> str:
+    """A default as one writes it: `5` rather than `5.0`."""
+    return default if isinstance(default, str) else re.sub(r"\.0\b", "", json.dumps(default))
+
+
+def _by_algorithm(texts: Mapping[str, str]) -> str:
+    """The one text, or each with the name of its algorithm."""
+    same = set(texts.values())
+    return same.pop() if len(same) == 1 else ", ".join(f"{name} {text}" for name, text in texts.items())
 
 
 _SHAPE: Final = ("type", "properties", "items", "additionalProperties", "x-kubernetes-int-or-string", OPEN)
