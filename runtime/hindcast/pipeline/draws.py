@@ -208,6 +208,7 @@ class ReplayFeed(DrawsFeed):
 
     def __init__(self, loader: Loader, batch_size: int) -> None:
         self.epoch_size = loader.order.epoch_size
+        self.epoch_timesteps = loader.order.epoch_timesteps
         super().__init__(loader.recipe, batch_size, loader.order.seed, self.epoch_size)
         self._loader = loader
         self._seen = torch.zeros(self.epoch_size, dtype=torch.bool, device=loader.recipe.device)
@@ -244,7 +245,7 @@ class ReplayFeed(DrawsFeed):
         coverage = float(self._seen.double().mean())
         return super().metrics() | {
             "epoch": self.cursor / self.epoch_size,
-            "timesteps_seen": float(round(coverage * int(self._loader.order.steps.sum()))),
+            "timesteps_seen": float(round(coverage * self.epoch_timesteps)),
             "coverage": coverage,
         }
 

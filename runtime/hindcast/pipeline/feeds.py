@@ -29,10 +29,17 @@ State = dict[str, Any]
 
 
 class Feed(Protocol):
-    """Endless batches with a position that can be saved and found again."""
+    """Endless batches with a position that can be saved and found again.
+
+    Attributes:
+        batch_size: items in a batch.
+        epoch_size: items in an epoch; 0 if nothing is recorded.
+        epoch_timesteps: timesteps of the recorded data.
+    """
 
     batch_size: int
     epoch_size: int
+    epoch_timesteps: int
 
     @property
     def cursor(self) -> int:
@@ -101,6 +108,7 @@ class WindowFeed(Feed, ABC):
     def __init__(self, loader: Loader, batch_size: int, targets: Targets | None = None) -> None:
         self.batch_size = batch_size
         self.epoch_size = loader.order.epoch_size
+        self.epoch_timesteps = loader.order.epoch_timesteps
         self._loader = loader
         self._order = loader.order
         self._targets = targets
@@ -160,11 +168,11 @@ class WindowFeed(Feed, ABC):
 
     def metrics(self) -> dict[str, float]:
         seen = self._order.distinct(self._cursor)
-        timesteps_per_item = int(self._order.steps.sum()) / self.epoch_size
+        coverage = seen / self.epoch_size
         found = {
             "epoch": self._cursor / self.epoch_size,
-            "timesteps_seen": float(round(seen * timesteps_per_item)),
-            "coverage": seen / self.epoch_size,
+            "timesteps_seen": float(round(coverage * self.epoch_timesteps)),
+            "coverage": coverage,
             "data_wait_seconds": self._waited,
         }
         if self._targets is not None and self._held is not None:

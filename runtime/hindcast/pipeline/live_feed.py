@@ -80,7 +80,7 @@ class LiveFeed(DrawsFeed):
         timesteps_played: in all.
     """
 
-    epoch_size = 0
+    epoch_size = epoch_timesteps = 0
     """An epoch is a pass over recorded data."""
 
     def __init__(self, live: Live, recipe: Recipe, batch_size: int, seed: int) -> None:

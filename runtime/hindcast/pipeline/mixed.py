@@ -33,6 +33,7 @@ class MixedFeed(Feed):
     def __init__(self, sources: Mapping[str, tuple[Feed, float]], seed: int, batch_size: int) -> None:
         self.batch_size = batch_size
         self.epoch_size = sum(feed.epoch_size for feed, _ in sources.values())
+        self.epoch_timesteps = sum(feed.epoch_timesteps for feed, _ in sources.values())
         self._feeds = {name: feed for name, (feed, _) in sources.items()}
         self._names = list(sources)
         self._bounds = list(accumulate(weight for _, weight in sources.values()))
@@ -95,7 +96,7 @@ class MixedFeed(Feed):
         return {
             "epoch": recorded / self.epoch_size,
             "timesteps_seen": seen,
-            "coverage": seen / self.epoch_size,
+            "coverage": seen / self.epoch_timesteps,
             "data_wait_seconds": sum(part["data_wait_seconds"] for part in parts),
             **({"targets_age": max(ages)} if ages else {}),
         }

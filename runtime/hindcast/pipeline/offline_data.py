@@ -173,6 +173,7 @@ class OfflineData(Feed):
         batch_size: see above.
         counters: nothing is counted that `state` does not hold.
         epoch_size: items of all sources together.
+        epoch_timesteps: timesteps of all sources together.
         targets: how windows get theirs; to be set before the first batch when `needs.targets`.
 
     Raises:
@@ -241,6 +242,7 @@ class OfflineData(Feed):
             self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left))
             left -= self._sources[-1].resident_bytes
         self.epoch_size = sum(source.order.epoch_size for source in self._sources)
+        self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
 
     @classmethod
     def rows_in_training(cls, training: Mapping[str, Any]) -> Any:

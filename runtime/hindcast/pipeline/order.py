@@ -83,6 +83,7 @@ class Order:
         self.window_bytes = window_bytes
         self.replacement = replacement
         self.epoch_size = int(self.items.sum())
+        self.epoch_timesteps = int(self.steps.sum())
         self._windows: tuple[int, list[Window]] | None = None
         self._missed: tuple[Window, NDArray[np.float64]] | None = None
         if self.epoch_size == 0:
