@@ -138,6 +138,8 @@ class TestGlobalBatch:
         )
         with pytest.raises(DataError, match=sentence):
             train(training(tmp_path, walks, learners={"replicas": 2}))
+        assert train(training(tmp_path, walks)).state == "Succeeded"
+        assert (tmp_path / "test/r1/spec.json").exists()
 
     def test_of_another_revision_is_its_own(self, tmp_path: Path, walks: Path) -> None:
         train(training(tmp_path, walks, learners={"replicas": 2}, stop={"updates": 1}))

@@ -68,11 +68,18 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
     return True
 
 
+def is_claimed(state: Location) -> bool:
+    """Whether a mark is in `state`."""
+    return _mark_in(state) is not None
+
+
 def claimed_hashes(state: Location) -> set[str]:
-    """Spec hashes of the run in `state`: the one it has now, and those before `stop` or `evaluation` was changed."""
+    """Spec hashes of the run in `state`: the one it has now, and those before `stop` or `evaluation` was changed.
+
+    None where there is no mark.
+    """
     found = _mark_in(state)
-    assert found is not None
-    return {found["specHash"], *found.get("earlierHashes", ())}
+    return {found["specHash"], *found.get("earlierHashes", ())} if found else set()
 
 
 def refuse_another(

@@ -25,6 +25,7 @@ from hindcast.run.claim import (
     claim,
     claimed_hashes,
     first_learners,
+    is_claimed,
     refuse_another,
     run_folder,
     title,
@@ -104,7 +105,8 @@ class TrainingRun:
         with self._placement.sole_writer(self._folder) as guard:
             self._write_to(self._folder.guarded(guard))
             remove_temporary_files(self._folder)
-            claim(self._folder, self._resource, self._is_started())
+            if is_claimed(self._folder) or self._store.latest() is None:  # else `_begin` claims it
+                claim(self._folder, self._resource, self._is_started())
             marker = self._folder.child(SUCCESS_FILE)
             if marker.exists():
                 finished = orjson.loads(marker.read_bytes())
@@ -168,12 +170,15 @@ class TrainingRun:
             trainer.begin()
             self._callbacks.call("on_algorithm_init")
             return
-        if latest.training.spec_hash not in claimed_hashes(self._folder):
+        if latest.training.spec_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
             raise OutputConflict(
                 f"{latest.location} was written with spec hash {latest.training.spec_hash}, and {self._name} has "
                 f"{spec_hash(self._resource)}: raise spec.revision, or give another checkpoint.path."
             )
         trainer.load(latest)
+        # A lost mark is replaced only now. One with other learners than the checkpoint's batch would also keep out
+        # the resource that fits.
+        claim(self._folder, self._resource, is_worth_keeping=True)
         self._callbacks.call("on_algorithm_init")
         self._callbacks.call("on_checkpoint_loaded")
         if self._followed is not None:
