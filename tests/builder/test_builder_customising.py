@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -291,6 +292,61 @@ def test_a_pre_learner_that_makes_batches(tmp_path: Path) -> None:
     assert sorted(batch["actions"].tolist()) == expected
     assert batch["obs"].shape == (7, size, 1, 4)
     assert batch["obs"][..., 3].sum(dim=(1, 2)).tolist() == [1.0] * 7  # the last frame is the token before
+
+
+class Reversed(OfflinePreLearner):
+    """Each batch as an episode that is played backwards."""
+
+    def _map_sample_batch_to_episode(self, is_multi_agent, batch, **kwargs):
+        return {
+            "episodes": [
+                SingleAgentEpisode(
+                    observations=np.float32([*observations[::-1], observations[0]]),
+                    actions=actions[::-1].tolist(),
+                    rewards=[0.5] * len(actions),
+                    terminated=True,
+                    len_lookback_buffer=0,
+                )
+                for observations, actions in zip(batch["obs"], batch["actions"], strict=True)
+            ]
+        }
+
+
+def of_sample_batches(folder: Path) -> AlgorithmConfig:
+    """Three batches of four timesteps, whose observation and action are both the number of the timestep."""
+    folder.mkdir()
+    with (folder / "batches.json").open("w") as file:
+        for first in (0, 4, 8):
+            steps = range(first, first + 4)
+            batch = {"obs": [[step] * 4 for step in steps], "actions": [*steps], "rewards": [1.0] * 4}
+            file.write(json.dumps({"type": "SampleBatch", **batch}) + "\n")
+    spaces = gym.spaces.Box(-99.0, 99.0, (4,), np.float32), gym.spaces.Discrete(12)
+    config = DQNConfig().environment(observation_space=spaces[0], action_space=spaces[1])
+    return config.offline_data(input_=str(folder), prelearner_class=Reversed).training(
+        train_batch_size_per_learner=12
+    )
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_what_an_override_makes_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
+    config = of_sample_batches(tmp_path / "batches").offline_data(input_read_sample_batches=True)
+    batch = first_batch(config)
+    following = {
+        int(action): int(obs[0]) for action, obs in zip(batch["actions"], batch["new_obs"], strict=True)
+    }
+    assert torch.equal(batch["obs"][:, 0], batch["actions"].float())
+    assert following == {step: step - 1 if step % 4 else step for step in range(12)}
+    assert set(batch["rewards"].tolist()) == {0.5}
+
+
+def test_sample_batches_that_are_not_named_as_such_are_refused(tmp_path: Path) -> None:
+    sentence = (
+        r"batches holds \.json files, and Parquet is read where no other format is named: for SampleBatch JSON give "
+        r"input_read_sample_batches=True \(format: SampleBatch\)"
+    )
+    with pytest.raises(SpecError, match=sentence):
+        first_batch(of_sample_batches(tmp_path / "batches"))
 
 
 def rows_of_numbers(path: str, episodes: int) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 from hindcast.api.sentences import nearest
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
-from hindcast.formats.format import Format, Group, Piece, ReadOptions
+from hindcast.formats.format import Format, Group, Piece, ReadOptions, is_hidden
 from hindcast.formats.media.files import folders_of
 from hindcast.formats.media.mapping import episodes_of, objects
 from hindcast.formats.rows import Rows
@@ -51,11 +52,13 @@ class RayData(Format):
         """All that is read as one piece.
 
         Raises:
-            SpecError: there is no such method.
+            SpecError: there is no such method, or a folder without the Parquet files that it reads.
         """
         _method(options)
         if location.is_folder():
-            return [Piece(location, sum(entry.size for entry in location.files(recursive=True)))]
+            files = list(location.files(recursive=True))
+            _refuse_no_parquet(location, files, options)
+            return [Piece(location, sum(entry.size for entry in files))]
         return [Piece(location, location.info().size or 0)]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
@@ -74,6 +77,19 @@ class RayData(Format):
             row += len(next(iter(batch.values())))
             if rows is not None:
                 yield rows
+
+
+def _refuse_no_parquet(folder: Location, files: Sequence[Entry], options: ReadOptions) -> None:
+    """Refuse a folder in which `read_parquet`, the method where no format is named, would find nothing to read."""
+    given = options.options
+    names = [entry.relative for entry in files if not is_hidden(entry.relative)]
+    found = sorted({PurePosixPath(name).suffix.lower() or "extensionless" for name in names})
+    if given[METHOD] == "read_parquet" and "file_extensions" not in given and ".parquet" not in found:
+        raise SpecError(
+            f"{folder} holds {', '.join(found)} files, and Parquet is read where no other format is named: for "
+            "SampleBatch JSON give input_read_sample_batches=True (format: SampleBatch), for other files their "
+            "input_read_method (format)."
+        )
 
 
 def _batches(location: Location, options: ReadOptions) -> Iterator[dict[str, Any]]:
