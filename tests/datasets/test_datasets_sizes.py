@@ -6,15 +6,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from hindcast.api.pipeline import PipelineSpec
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.footers import index_file
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.layouts import LAYOUTS
 from hindcast.formats.spec import DataSpec
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.storage.location import resolve
-
-WIDTH, LENGTH, EPISODES = 100, 20, 40
-UNIT, WINDOW = 40 << 10, 100 << 10
 
 
 def bytes_read(dataset) -> list[int]:
@@ -60,3 +62,22 @@ def test_episodes_that_another_tool_wrote_anew_keep_their_size_in_memory(kit, tm
     pq.write_table(pq.read_table(own), tmp_path / "anew" / "d.parquet", compression="zstd")
     dataset = open_dataset(tmp_path / "anew")
     assert dataset.nbytes >= sum(bytes_read(dataset))
+
+
+def test_windows_keep_to_their_bytes_in_memory(tmp_path):
+    """Another tool's dictionaries store the equal cells of ten episodes, 22 KiB in memory, once."""
+    block, window_bytes = block_of("constant"), 50 << 10
+    with BlockWriter(resolve(tmp_path / "own"), DataSpec.of_block(block), "s") as writer:
+        writer.write(block)
+    (own,) = (tmp_path / "own").iterdir()
+    pq.write_table(pq.read_table(own), tmp_path / "anew.parquet", row_group_size=10)
+    file = index_file(resolve(tmp_path / "anew.parquet"), "anew.parquet")
+    dataset = EpisodeDataset(file.spec, [file], unit_bytes=window_bytes // 2)
+    read = bytes_read(dataset)
+    assert sum(group.bytes for group in file.entry.row_groups) < sum(read) / 2, "the file is no example"
+    pipeline = PipelineSpec.model_validate({"windowBytes": str(window_bytes)})
+    needs = Needs(frozenset({"obs", "actions"}))
+    data = OfflineData([Source("data", dataset)], needs, batch_size=10, pipeline=pipeline)
+    windows = data._sources[0].order.windows(0)
+    assert all(sum(read[unit] for unit in window.units) <= window_bytes for window in windows)
+    assert any(len(window.units) > 1 for window in windows)
