@@ -1,13 +1,16 @@
-"""Fitted Q evaluation against the exact values of a small MDP."""
+"""Fitted Q evaluation against the exact values of a small MDP, and the randomness of all fits."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 from recorded_mdp import Tabular
 
-from hindcast.evaluate.fitted_q import Fit, cross_fitted
+from hindcast.evaluate.cloned import Clone, CloneFit
+from hindcast.evaluate.fitted_q import Fit, FittedQ, cross_fitted
 from hindcast.evaluate.recorded import window_of
 from hindcast.evaluate.target import Target
 
@@ -28,3 +31,19 @@ def test_values_equal_those_of_a_linear_solve(tmp_path: Path) -> None:
     fitted = np.array([found[place == each].mean() for each in range(size * steps)])
     assert np.abs(fitted - exact).mean() < 0.1 * np.abs(exact).mean()
     assert np.corrcoef(fitted, exact)[0, 1] > 0.98
+
+
+def test_weights_and_batches_have_seeds_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one, what a batch holds would depend on the weights that it meets."""
+    of_weights: list[int] = []
+    seed_all = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: of_weights.append(seed) or seed_all(seed))
+    mdp = Tabular(3)
+    policy = mdp.policy()
+    window = window_of(mdp.recorded(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
+    everything, fit = torch.ones(20, dtype=torch.bool), Fit(updates=1)
+    fitted = FittedQ(Target(policy, explore=True), window, everything, fit, seed=0, check=lambda _: None)
+    clone = Clone(policy, window, CloneFit(updates=1), seed=0)
+    of_batches = {fitted._generator.initial_seed(), clone._generator.initial_seed()}
+    assert len(of_weights) == 3
+    assert not of_batches & {*of_weights}

@@ -24,6 +24,7 @@ from hindcast.learn.batches import actions_of
 from hindcast.models.distributions import Distribution
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule, build_module
+from hindcast.pipeline.rng import seed_of
 from hindcast.pipeline.window import WindowData
 
 _EVERY = 100
@@ -78,14 +79,15 @@ class Clone:
         seed: int,
         check: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed_of(seed, "clone", "batches"))
         self._window = window
         self._check = check
         learnt, held = _apart(window, self._generator)
-        self._module = _new_module(policy, options, seed)
+        of_weights = seed_of(seed, "clone", "weights")
+        self._module = _new_module(policy, options, of_weights)
         updates = self._learn(learnt, held, options)
         self.calibration = self._calibration(held)
-        self._module = _new_module(policy, options, seed)
+        self._module = _new_module(policy, options, of_weights)
         self._repeat(torch.cat([learnt, held]), options, updates)
 
     @torch.no_grad()

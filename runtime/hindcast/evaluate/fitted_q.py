@@ -19,6 +19,7 @@ from hindcast.evaluate.target import Batch, Target
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.networks import Critics, at_next
+from hindcast.pipeline.rng import seed_of
 from hindcast.pipeline.window import WindowData
 
 
@@ -65,11 +66,11 @@ class FittedQ:
     ) -> None:
         module = target.module
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(seed_of(seed, "weights"))
             model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
             self._critics = Critics(module.observation_space, module.action_space, model, options.members)
         self._target, self._fit = target, options
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed_of(seed, "batches"))
         rewards = window.columns["rewards"].float()
         self._scale = float(rewards.abs().mean()) or 1.0
         self._learn(window, steps_of(window, episodes), check)
@@ -139,7 +140,8 @@ def cross_fitted(
         seed: of the halves and the fits.
         check: see `FittedQ`; counts the updates of both.
     """
-    order = torch.randperm(len(window.length), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed_of(seed, "halves"))
+    order = torch.randperm(len(window.length), generator=generator)
     first = torch.zeros(len(window.length), dtype=torch.bool)
     first[order[: len(order) // 2]] = True
     taken = torch.zeros(window.num_steps, dtype=torch.float64)
@@ -151,7 +153,7 @@ def cross_fitted(
             window,
             fitted,
             options,
-            seed=seed + number,
+            seed=seed_of(seed, "half", number),
             check=partial(_later, check, number * options.updates),
         )
         by_member = window.over_observations(model.states)
