@@ -11,6 +11,7 @@ WORKERS ?= 2
 WAITING ?= 4
 API_WORKERS ?= 3
 E2E_WORKERS ?= 2
+AZURITE := $(if $(shell command -v npm),.cache/azurite/.ready)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG ?= $(VERSION)
 IMAGES ?= operator runtime
@@ -32,10 +33,10 @@ test-all: lint  ## everything that needs no cluster
 	HINDCAST_CHECKS=all $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "not (stores or minutes)" $(FLAGS)
 	$(MAKE) --jobs 2 --output-sync=target stores interop  # both mostly wait
 
-stores: $(READY)  ## object stores that fail, and servers that are killed
+stores: $(READY) $(AZURITE)  ## object stores that fail, and servers that are killed
 	HINDCAST_CHECKS=all $(PYTEST) -n $(WAITING) --dist load tests/stores $(FLAGS)
 
-soak: $(READY)  ## hours: many more kills, faults and random examples, different ones each time
+soak: $(READY) $(AZURITE)  ## hours: many more kills, faults and random examples, different ones each time
 	HINDCAST_CHECKS=soak $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "soak or hypothesis" --timeout 14400 $(FLAGS)
 
 interop: $(READY) $(RLLIB_READY)  ## compare with RLlib and d3rlpy, each way; they have their own environment
