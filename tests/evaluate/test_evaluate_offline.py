@@ -40,6 +40,7 @@ def judged(mdp: Tabular | Continuous, folder: Path, seed: int, *, logp: bool) ->
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", MDPS)
 @pytest.mark.parametrize("logp", [True, False], ids=["recorded", "cloned"])
 def test_estimates_are_near_the_truth(tmp_path: Path, kind: str, logp: bool) -> None:
