@@ -81,3 +81,8 @@ def test_a_timestep_passes_the_files_of_the_first_walk(tmp_path, walks):
         sys.setprofile(None)
         threading.setprofile(None)
     assert set(files_of("From Parquet to the loss")[1]) <= passed
+
+
+def test_every_package_and_module_is_described():
+    parts = {path.stem for path in PACKAGES["hindcast"].iterdir() if not path.name.startswith("_")}
+    assert {part for part in parts if f"`{part}`" not in DESIGN} == set()
