@@ -30,7 +30,7 @@ from hindcast.episodes.block import Block
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
 from hindcast.formats.spec import DataSpec
 from hindcast.record.pool import Runner, ThisProcess, load_actor, record_in
-from hindcast.record.recorder import Task, Work, describe
+from hindcast.record.recorder import RangeToRecord, Task, describe
 from hindcast.storage.location import resolve
 
 ROWS_OF_RIVAL = 20_000
@@ -43,7 +43,7 @@ def record(policy: Path, episodes: int, output: dict[str, str]) -> float:
         data = describe(CARTPOLE, actor, explore=True)
         spec = OutputSpec.model_validate({"path": folder, **output})
         task = Task(CARTPOLE, WIDTH, 0, True, spec, resolve(folder), "bench", data)
-        ranges = [Work(0, range(episodes))]
+        ranges = [RangeToRecord(0, range(episodes))]
         begun = time.process_time()
         (made,) = record_in(
             ThisProcess(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None

@@ -27,7 +27,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.pipeline.data_workers import DataWorkers
-from hindcast.pipeline.executors import Executor, Local, Work
+from hindcast.pipeline.executors import Executor, Local, UnitInEpoch
 from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.ray_session import connected
 
@@ -83,7 +83,7 @@ def speed(executor: Executor, dataset: Dataset, starts: list[float], sources: in
 
 def blocks(executor: Executor, dataset: Dataset, sources: int) -> Iterator[Block]:
     """All blocks of some passes, read as so many sources, in turns."""
-    work = [Work(unit, epoch) for epoch in range(_PASSES) for unit in dataset.units]
+    work = [UnitInEpoch(unit, epoch) for epoch in range(_PASSES) for unit in dataset.units]
     parts = [work[number::sources] for number in range(sources)]
     streams = [executor.stream(f"data{i}", part, OfflinePreLearner(dataset)) for i, part in enumerate(parts)]
     return chain.from_iterable(zip(*streams, strict=False))

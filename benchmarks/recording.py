@@ -28,7 +28,7 @@ from hindcast.api.recording import OutputSpec, TrainPolicy, TrainStop
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.models.policy import Policy
 from hindcast.record.pool import Runner, ThisProcess, load_actor, record_in
-from hindcast.record.recorder import Task, Work, describe
+from hindcast.record.recorder import RangeToRecord, Task, describe
 from hindcast.run.expert import iterate_and_evaluate
 from hindcast.run.online import online_trainer
 from hindcast.storage.location import resolve
@@ -67,7 +67,7 @@ def record(policy: Path, episodes: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         data = describe(CARTPOLE, actor, explore=True)
         task = Task(CARTPOLE, WIDTH, 0, True, OutputSpec(path=folder), resolve(folder), "bench", data)
-        ranges = [Work(0, range(episodes))]
+        ranges = [RangeToRecord(0, range(episodes))]
         begun = time.perf_counter()
         (made,) = record_in(
             ThisProcess(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None

@@ -28,7 +28,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Any:
     def after(updates: int, error: Exception = DIED) -> list[bool]:
         groups: list[bool] = []
 
-        def in_a_group(work: learners.Work) -> Outcome:
+        def in_a_group(work: learners.Assignment) -> Outcome:
             groups.append(work.is_again)
             with contextlib.suppress(Interrupted):
                 return train(work.resource, After(updates))

@@ -16,7 +16,7 @@ from pipeline_fakes import FakeDataset
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
 from hindcast.pipeline.data_workers import DataWorkers
-from hindcast.pipeline.executors import Local, Work
+from hindcast.pipeline.executors import Local, UnitInEpoch
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from ray_here import POOL
@@ -109,7 +109,7 @@ def test_two_weighted_sources_share_a_worker_that_takes_all_processors(recorded)
 
 def test_the_pool_grows_where_blocks_are_waited_for(tmp_path: Path):
     dataset = FakeDataset(UNITS)
-    work = [Work(dataset.units[number % 6], number // 6) for number in range(60)]
+    work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(60)]
     blocks = DataWorkers((1, 3), num_cpus=0.5).stream("data", work, Slow(dataset, tmp_path, 0.2))
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     readers = {line.split()[0] for line in (tmp_path / "readers").read_text().splitlines()}
@@ -125,7 +125,7 @@ def test_resident_data_are_read_by_data_workers_once(recorded):
 
 def test_a_killed_data_worker_changes_nothing(tmp_path: Path):
     dataset = FakeDataset(UNITS)
-    work = [Work(dataset.units[number % 6], number // 6) for number in range(30)]
+    work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(30)]
     blocks = DataWorkers((2, 2), num_cpus=0.5).stream("data", work, DiesOnce(dataset, tmp_path / "died"))
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     assert (tmp_path / "died").exists()
@@ -134,7 +134,7 @@ def test_a_killed_data_worker_changes_nothing(tmp_path: Path):
 def test_data_workers_that_keep_dying_end_the_run():
     dataset = FakeDataset([[3]])
     with pytest.raises(WorkerLost, match="a data worker died 4 times"):
-        next(DataWorkers((1, 1), num_cpus=0.5).stream("data", [Work(dataset.units[0], 0)], Dies()))
+        next(DataWorkers((1, 1), num_cpus=0.5).stream("data", [UnitInEpoch(dataset.units[0], 0)], Dies()))
 
 
 def test_a_users_mistake_comes_back_as_its_sentence(recorded):
@@ -161,7 +161,7 @@ def test_a_closed_stream_gives_its_cpus_back():
     import ray
 
     dataset = FakeDataset(UNITS)
-    endless = (Work(dataset.units[0], epoch) for epoch in itertools.count())
+    endless = (UnitInEpoch(dataset.units[0], epoch) for epoch in itertools.count())
     blocks = DataWorkers((2, 2), num_cpus=1).stream("data", endless, Reads(dataset))
     next(blocks)
     assert ray.available_resources()["CPU"] == 2

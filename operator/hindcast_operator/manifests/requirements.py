@@ -32,7 +32,8 @@ RESIDENT_LIMIT: Final = 2 * GI
 RESIDENT_SHARE: Final = 4
 """Data are resident where they take at most a fourth of the container's memory (`pipeline/residency.py`)."""
 
-Part = tuple[int, str]
+Amount = tuple[int, str]
+"""A number, and the reason for it."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class Requirements:
     """What a pool's pods require, before values that the resource sets."""
 
     pool: Pool
-    pods: Part
+    pods: Amount
     cpu: tuple[float, str]
-    num_cpus: Part
-    memory: tuple[Part, ...]
-    gpus: Part = (0, "CPUs only")
+    num_cpus: Amount
+    memory: tuple[Amount, ...]
+    gpus: Amount = (0, "CPUs only")
     max_pods: int = 0
-    least_memory: Part = (0, "")
-    object_store: Part = (LEAST_OBJECT_STORE, "nothing large passes through it")
+    least_memory: Amount = (0, "")
+    object_store: Amount = (LEAST_OBJECT_STORE, "nothing large passes through it")
     spill: int = 1 * GI
 
 
@@ -74,7 +75,7 @@ def _head(workers: int) -> Requirements:
 def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
     runners = resource.spec.runners
     train = resource.spec.policy.train
-    expert: tuple[Part, ...] = ((GI, "training of the expert"),) if train else ()
+    expert: tuple[Amount, ...] = ((GI, "training of the expert"),) if train else ()
     if train and train.algorithm in live_algorithms():
         expert += _played(train.sampler or Sampler())
     envs = runners.envs_per_runner
@@ -180,7 +181,7 @@ def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
     )
 
 
-def _held_out(resource: OfflineTraining, size: DataSize) -> tuple[Part, ...]:
+def _held_out(resource: OfflineTraining, size: DataSize) -> tuple[Amount, ...]:
     """Episodes that judge the policy: once as they are learnt from, once as estimates take them."""
     offline = resource.spec.offline
     if offline is None:
@@ -190,7 +191,7 @@ def _held_out(resource: OfflineTraining, size: DataSize) -> tuple[Part, ...]:
     return ((round_up(total, MI), "twice the episodes of evaluation.offline"),)
 
 
-def _played(sampler: Sampler) -> tuple[Part, ...]:
+def _played(sampler: Sampler) -> tuple[Amount, ...]:
     """What is played and kept: as it came, as it is drawn from, and twice while a checkpoint is written."""
     envs = sampler.envs_per_runner
     return (
@@ -207,7 +208,7 @@ def _learner_cpus(given: float | None, gpus: int) -> tuple[float, str]:
     return 1.0, "1 without a GPU"
 
 
-def _resident(resource: OfflineTraining, size: DataSize) -> Part:
+def _resident(resource: OfflineTraining, size: DataSize) -> Amount:
     """Memory with which the data stay resident, where they should."""
     pipeline = resource.spec.pipeline
     if pipeline.residency == "Streaming" or size.total is None:
@@ -220,11 +221,11 @@ def _resident(resource: OfflineTraining, size: DataSize) -> Part:
     return RESIDENT_SHARE * size.total, "four times all data, so that they stay resident"
 
 
-def _cuda(gpus: int) -> tuple[Part, ...]:
+def _cuda(gpus: int) -> tuple[Amount, ...]:
     return ((CUDA * gpus, f"of host memory at {as_bytes(CUDA)} for each GPU"),) if gpus else ()
 
 
-def _object_store(wanted: int, what: str, size: DataSize) -> Part:
+def _object_store(wanted: int, what: str, size: DataSize) -> Amount:
     if wanted <= LEAST_OBJECT_STORE:
         return LEAST_OBJECT_STORE, f"the minimum; {what}: {as_bytes(wanted)}"
     return wanted, f"{what}; {size.reason}"

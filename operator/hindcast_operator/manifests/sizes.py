@@ -10,7 +10,7 @@ from hindcast.api import Resource, parse_bytes
 from hindcast.api.attempt import Input, Pool
 from hindcast.api.cluster import PodResources
 from hindcast_operator.manifests.quantities import GI, MI, as_bytes, round_up
-from hindcast_operator.manifests.requirements import LEAST_OBJECT_STORE, Part, Requirements, requirements
+from hindcast_operator.manifests.requirements import LEAST_OBJECT_STORE, Amount, Requirements, requirements
 
 HEADROOM: Final = 256 * MI
 """Headroom for what is not counted: allocators, caches, other threads."""
@@ -150,7 +150,7 @@ def _sized(need: Requirements, resource: Resource) -> PoolSize:
     )
 
 
-def _memory(need: Requirements, shm: int) -> Part:
+def _memory(need: Requirements, shm: int) -> Amount:
     parts = [part for part in (*need.memory, (shm, "/dev/shm"), (HEADROOM, "headroom")) if part[0]]
     total = sum(size for size, _ in parts)
     least, why = need.least_memory

@@ -19,7 +19,7 @@ from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
 from hindcast.record.pool import Recorded, Runner, ThisProcess, record_in
 from hindcast.record.recorded import recorded_blocks
-from hindcast.record.recorder import Work
+from hindcast.record.recorder import RangeToRecord
 from hindcast.report.events import Reporter
 from hindcast.run.placement import HERE
 from hindcast.worker_processes import Workers
@@ -36,7 +36,7 @@ class EvaluationRecording(GrowingDataset):
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
         super().__init__(resource, reporter)
-        self._next = Work(0, range(0))
+        self._next = RangeToRecord(0, range(0))
         self._workers: Workers[Runner] | None = None
 
     def evaluate(self, policy: Policy) -> EnvReport:
@@ -90,25 +90,27 @@ class EvaluationRecording(GrowingDataset):
             return None
         return "episodes of another policy"
 
-    def _cut(self, episodes: int) -> list[Work]:
+    def _cut(self, episodes: int) -> list[RangeToRecord]:
         """The next episodes as ranges."""
         start = self._next.indices.stop
         ranges = [
             range(first, min(first + self._range_size, start + episodes))
             for first in range(start, start + episodes, self._range_size)
         ]
-        works = [Work(self._next.number + offset, indices) for offset, indices in enumerate(ranges)]
-        self._next = Work(works[-1].number + 1, works[-1].indices)
+        works = [RangeToRecord(self._next.number + offset, indices) for offset, indices in enumerate(ranges)]
+        self._next = RangeToRecord(works[-1].number + 1, works[-1].indices)
         return works
 
-    def _add(self, workers: Workers[Runner], policy: Policy, works: list[Work], report: EnvReport) -> None:
+    def _add(
+        self, workers: Workers[Runner], policy: Policy, works: list[RangeToRecord], report: EnvReport
+    ) -> None:
         """Record what is not committed yet; how the episodes of all ranges went."""
         recorded: dict[int, Recorded] = {}
         missing = [work for work in works if work.number not in self._commits_made]
         if missing:
             self._folder.child(MANIFEST).delete()
 
-        def next_work(given: set[int]) -> Work | None:
+        def next_work(given: set[int]) -> RangeToRecord | None:
             return next((work for work in missing if work.number not in given | recorded.keys()), None)
 
         policy.preprocessing.reset()

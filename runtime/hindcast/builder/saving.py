@@ -23,7 +23,7 @@ from hindcast.storage.location import Location, resolve
 
 CONFIG = "config"
 """Among the counters of a checkpoint's training state."""
-Part = Literal["everything", "learner", "policy"]
+SavedPart = Literal["everything", "learner", "policy"]
 
 _OF_VALUES = "vf_share_layers"
 
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
     raise TypeError
 
 
-def part_named(component: str | None) -> Part:
+def part_named(component: str | None) -> SavedPart:
     """What a component's name means: None is everything.
 
     Raises:

@@ -15,7 +15,7 @@ from hindcast.api import OfflineRecording, parse_bytes
 from hindcast.builder.growing import GrowingDataset
 from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
-from hindcast.record.recorder import Work, write_range
+from hindcast.record.recorder import RangeToRecord, write_range
 from hindcast.record.runner import Episode, episodes_to_block
 from hindcast.report.events import Reporter
 
@@ -69,7 +69,7 @@ class TrainingRecording(GrowingDataset):
         if not self._waiting or self._recorded_task is None:
             return
         self._folder.child(MANIFEST).delete()
-        work = Work(self._places[-1], self._places)
+        work = RangeToRecord(self._places[-1], self._places)
         block = episodes_to_block(self._waiting, self._recorded_task.prefix)
         commit = write_range(self._recorded_task, work, [block], self._writer_id)
         self._commits_made[commit.range] = commit

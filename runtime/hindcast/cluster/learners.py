@@ -33,7 +33,7 @@ _UNTIL_DEATH_IS_KNOWN_S: Final = 10.0
 _UNTIL_ALL_HAVE_MET: Final = timedelta(minutes=30)
 
 
-class Work(NamedTuple):
+class Assignment(NamedTuple):
     """What all learners of a group are given.
 
     Attributes:
@@ -63,7 +63,7 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
     deaths, saved = 0, _updates(checkpoints)
     while True:
         try:
-            return raised(_in_a_group(Work(resource, inputs, mailbox, pools, deaths > 0)))
+            return raised(_in_a_group(Assignment(resource, inputs, mailbox, pools, deaths > 0)))
         except (ray.exceptions.RayError, PeerLost) as death:
             if not _is_death(death) or any(sign in str(death) for sign in KILLED_FOR_MEMORY):
                 raise
@@ -94,7 +94,7 @@ def _is_death(error: Exception) -> bool:
     return isinstance(own, ray.exceptions.RayError | PeerLost)
 
 
-def _in_a_group(work: Work) -> Outcome | UserError:
+def _in_a_group(work: Assignment) -> Outcome | UserError:
     """What a group of learners ends with; all its processes have ended too.
 
     Raises:
@@ -150,7 +150,7 @@ class Learner:
         self._store = TCPStore(host, 0, learners, is_master=True, wait_for_workers=False)
         return host, self._store.port
 
-    def run(self, work: Work, rank: int, meeting: tuple[str, int] | None) -> Outcome | UserError | None:
+    def run(self, work: Assignment, rank: int, meeting: tuple[str, int] | None) -> Outcome | UserError | None:
         """What the first learner ends with, or any learner's mistake; None as another one that has ended well.
 
         Args:
@@ -158,7 +158,7 @@ class Learner:
         """
         return caught(lambda: self._run(work, rank, meeting))
 
-    def _run(self, work: Work, rank: int, meeting: tuple[str, int] | None) -> Outcome | None:
+    def _run(self, work: Assignment, rank: int, meeting: tuple[str, int] | None) -> Outcome | None:
         if work.is_again and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
         resource, inputs, mailbox, pools, _ = work

@@ -91,13 +91,13 @@ class Dataset(ABC):
         indices = _indices(episodes, self.num_episodes)
         starts = np.cumsum([0, *(len(unit.lengths) for unit in self.units)])
         cuts = np.searchsorted(indices, starts)
-        places = [
-            Place(self, unit, indices[first:stop] - start)
+        origins = [
+            UnitOrigin(self, unit, indices[first:stop] - start)
             for unit, start, first, stop in zip(self.units, starts[:-1], cuts[:-1], cuts[1:], strict=True)
             if first < stop
         ]
         digest = digest_of([self.digest, digest_of([indices.astype("<i8").tobytes().hex()])])
-        return View(self.spec, [self], places, digest)
+        return View(self.spec, [self], origins, digest)
 
     def split(self, fraction: float, seed: int = 0) -> tuple[View, View]:
         """The dataset in two, such as for training and validation; every episode is in one of them.
@@ -196,7 +196,7 @@ class Dataset(ABC):
         return EpisodeTable.of((self.read(unit, leaves) for unit in self.units), with_returns)
 
 
-class Place(NamedTuple):
+class UnitOrigin(NamedTuple):
     """Where a unit of a view comes from.
 
     Attributes:
@@ -224,7 +224,7 @@ class View(Dataset):
     Args:
         spec: what all of them hold.
         datasets: the others.
-        places: of each unit, in order.
+        origins: of each unit, in order.
         digest: see `Dataset`.
         notes: in addition to those of the others.
     """
@@ -233,7 +233,7 @@ class View(Dataset):
         self,
         spec: DataSpec,
         datasets: Sequence[Dataset],
-        places: Sequence[Place],
+        origins: Sequence[UnitOrigin],
         digest: str,
         notes: tuple[str, ...] = (),
     ) -> None:
@@ -242,12 +242,12 @@ class View(Dataset):
         self.notes = (*(note for dataset in datasets for note in dataset.notes), *notes)
         self.nbytes_stored = sum(dataset.nbytes_stored for dataset in datasets)
         self.layouts = tuple(dict.fromkeys(layout for dataset in datasets for layout in dataset.layouts))
-        self.units = tuple(place.as_unit(number) for number, place in enumerate(places))
-        self._places = places
+        self.units = tuple(origin.as_unit(number) for number, origin in enumerate(origins))
+        self._origins = origins
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON columns that the unit's dataset lacks are empty."""
-        dataset, own, rows, renamed = self._places[unit.id]
+        dataset, own, rows, renamed = self._origins[unit.id]
         there, lacking = self._divided(dataset, columns)
         block = dataset.read(own, there)
         if len(rows) < block.num_episodes:
@@ -262,12 +262,12 @@ class View(Dataset):
 
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
         """See `Dataset.locate`."""
-        dataset, own, rows, _ = self._places[unit.id]
+        dataset, own, rows, _ = self._origins[unit.id]
         return dataset.locate(own, int(rows[episode]))
 
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
         """See `Dataset.unreadable`."""
-        dataset, own, _, _ = self._places[unit.id]
+        dataset, own, _, _ = self._origins[unit.id]
         return dataset.unreadable(own, self._divided(dataset, columns)[0])
 
     def _divided(self, dataset: Dataset, columns: Iterable[str] | None) -> tuple[set[str] | None, list[str]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hindcast import formatting
 from hindcast.datasets.content import contents_of, find_repeats
-from hindcast.datasets.dataset import Dataset, Place, View
+from hindcast.datasets.dataset import Dataset, UnitOrigin, View
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.manifest import digest_of
 from hindcast.formats.spec import DataSpec
@@ -59,7 +59,7 @@ def _joined(
     spec: DataSpec, parts: Sequence[Dataset], renamed: Mapping[int, str], notes: tuple[str, ...] = ()
 ) -> View:
     """All episodes, in order; `renamed`: episode -> the id that it gets."""
-    places: list[Place] = []
+    origins: list[UnitOrigin] = []
     names: list[str] = []
     first = 0
     for part in parts:
@@ -67,10 +67,10 @@ def _joined(
         for unit in part.units:
             rows = np.arange(len(unit.lengths))
             own = {row: renamed[first + row] for row in rows.tolist() if first + row in renamed}
-            places.append(Place(part, unit, rows, own))
+            origins.append(UnitOrigin(part, unit, rows, own))
             first += len(rows)
         names.append(repr([(i - begin, renamed[i]) for i in range(begin, first) if i in renamed]))
-    return View(spec, parts, places, digest_of([*(part.digest for part in parts), *names]), notes)
+    return View(spec, parts, origins, digest_of([*(part.digest for part in parts), *names]), notes)
 
 
 def _conflict(joined: Dataset, eps_id: str, one: int, other: int) -> DataError:

@@ -11,7 +11,7 @@ from hindcast.datasets.footers import Indexed
 from hindcast.formats.entries import Run
 from hindcast.formats.spec import DataSpec
 
-Place = tuple[int, int, int]  # file, row group, stored row
+StoredRow = tuple[int, int, int]  # file, row group, stored row
 
 
 class Stitched(NamedTuple):
@@ -19,16 +19,16 @@ class Stitched(NamedTuple):
 
     Attributes:
         eps_id: its id; None in a file that Hindcast wrote, whose rows are not known yet.
-        places: where the rows are.
+        rows: which they are.
     """
 
     eps_id: str | None
-    places: list[Place]
+    rows: list[StoredRow]
 
 
 def stitch(files: Sequence[Indexed]) -> list[Indexed]:
     """The files, with runs marked that continue the one before, across row groups and files."""
-    continued: set[Place] = set()
+    continued: set[StoredRow] = set()
     before: tuple[Run, int] | None = None
     for number, file in enumerate(files):
         runs = iter(file.runs)
@@ -56,7 +56,7 @@ def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], 
     episodes = _stitched_episodes(files)
     ids = {number: episode.eps_id for number, episode in enumerate(episodes) if episode.eps_id is not None}
     repeats = find_repeats(ids, lambda several: contents_of(EpisodeDataset(spec, files), several))
-    dropped = {place for number in repeats.same for place in episodes[number].places}
+    dropped = {row for number in repeats.same for row in episodes[number].rows}
     return _marked(files, dropped, "dropped"), len(repeats.same)
 
 
@@ -71,14 +71,14 @@ def _stitched_episodes(files: Sequence[Indexed]) -> list[Stitched]:
                 run = next(runs, None)
                 if not episodes or row not in continued:
                     episodes.append(Stitched(None if run is None else run.eps_id, []))
-                episodes[-1].places.append((number, i, row))
+                episodes[-1].rows.append((number, i, row))
     return episodes
 
 
-def _marked(files: Sequence[Indexed], places: set[Place], field: str) -> list[Indexed]:
+def _marked(files: Sequence[Indexed], stored: set[StoredRow], field: str) -> list[Indexed]:
     """The files with these rows among the `continued` or `dropped` ones of their row groups."""
     rows: dict[tuple[int, int], list[int]] = {}
-    for number, i, row in places:
+    for number, i, row in stored:
         rows.setdefault((number, i), []).append(row)
     marked: list[Indexed] = []
     for number, file in enumerate(files):

@@ -36,7 +36,7 @@ class Fault(NamedTuple):
     expected: str
 
 
-class Place(NamedTuple):
+class StepAddress(NamedTuple):
     """Where a value is: file, row in it, episode and timestep."""
 
     path: str
@@ -200,12 +200,12 @@ def describe_space(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[Place, str]:
+def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[StepAddress, str]:
     """Where the first wrong value of a leaf is, and the sentence: what was found there, and what was expected."""
     index = np.unravel_index(int(np.argmax(fault.wrong)), fault.wrong.shape)
     row = int(index[0])
     starts = block.obs_start if per_observation(name) else block.start
     episode = int(np.searchsorted(starts, row, side="right")) - 1
     t = int(block.t_started[episode]) + row - int(starts[episode])
-    place = Place(*where(episode), str(block.eps_id[episode]), t)
-    return place, f"{place}: {name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
+    address = StepAddress(*where(episode), str(block.eps_id[episode]), t)
+    return address, f"{address}: {name!r} has {block.columns[name][index]!s}, expected {fault.expected}"

@@ -12,7 +12,7 @@ from hindcast.worker_processes import Workers
 
 _MOST_DEATHS = 3
 
-Part = EnvReport | UserError
+Played = EnvReport | UserError
 """A share of an evaluation, or the user's mistake in it."""
 
 
@@ -21,7 +21,7 @@ class Playing(NamedTuple):
 
     files: dict[str, bytes]
     seed: int
-    parts: list[Future[Part]]
+    parts: list[Future[Played]]
 
 
 class EvaluationWorkers:
@@ -76,7 +76,7 @@ class EvaluationWorkers:
         return Playing(files, seed, [self._workers.submit(_play, files, seed, share) for share in shares])
 
 
-def _joined(parts: list[Future[Part]], timeout: float | None, open_ended: bool) -> EnvReport:
+def _joined(parts: list[Future[Played]], timeout: float | None, open_ended: bool) -> EnvReport:
     begun = [part for number, part in enumerate(parts) if not (open_ended and number and part.cancel())]
     reports = [raised(found) for found in [part.result(timeout) for part in begun]]
     return EnvReport(
@@ -86,6 +86,6 @@ def _joined(parts: list[Future[Part]], timeout: float | None, open_ended: bool) 
     )
 
 
-def _play(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, share: range | None) -> Part:
+def _play(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, share: range | None) -> Played:
     """Play one share with a saved policy."""
     return caught(lambda: evaluator(Policy.from_files(files), seed, share))

@@ -55,12 +55,12 @@ class Piece(NamedTuple):
     Attributes:
         location: the file.
         nbytes: size in memory, about.
-        part: the format's own: where in the file. It pickles.
+        stretch: the format's own: where in the file. It pickles.
     """
 
     location: Location
     nbytes: int
-    part: Any = None
+    stretch: Any = None
 
 
 class Group(NamedTuple):

@@ -128,14 +128,16 @@ class Policy:
         return cls._of(policy_files.read(files, None, "policy"), device)
 
     @classmethod
-    def _of(cls, parts: policy_files.Parts, device: str) -> Policy:
-        parts.module.to(device).eval()
-        return cls(*parts)
+    def _of(cls, contents: policy_files.PolicyContents, device: str) -> Policy:
+        contents.module.to(device).eval()
+        return cls(*contents)
 
     def to_files(self) -> dict[str, bytes]:
         """The files of a saved policy by name, the description last. The same policy gives the same bytes."""
-        parts = policy_files.Parts(self.module, self.preprocessing, self.observation_space, self.action_space)
-        return policy_files.write(parts)
+        contents = policy_files.PolicyContents(
+            self.module, self.preprocessing, self.observation_space, self.action_space
+        )
+        return policy_files.write(contents)
 
     def save(self, folder: str | Path | Location) -> None:
         """Write the files into `folder` (a checkpoint's `module`).

@@ -60,7 +60,7 @@ defaults, so that a policy without them keeps its bytes, and with these its dige
 Allowed: TypeAlias = Sequence[type[RLModule] | str]
 
 
-class Parts(NamedTuple):
+class PolicyContents(NamedTuple):
     """What a saved policy is made of; the spaces are the environment's."""
 
     module: RLModule
@@ -84,29 +84,29 @@ def find_folder(location: Location) -> Location:
     )
 
 
-def write(parts: Parts) -> dict[str, bytes]:
+def write(contents: PolicyContents) -> dict[str, bytes]:
     """The files by name, the description last; the same policy gives the same bytes."""
-    module = parts.module
+    module = contents.module
     tensors = {
         WEIGHTS: safetensors.torch.save({name: t.contiguous() for name, t in module.get_state().items()}),
-        STATISTICS: safetensors.numpy.save(parts.preprocessing.state()),
+        STATISTICS: safetensors.numpy.save(contents.preprocessing.state()),
     }
     description = _Description(
         format_version=FORMAT_VERSION,
         module_class=path_of(type(module)),
-        observation_space=space_to_json(parts.observation_space),
-        action_space=space_to_json(parts.action_space),
+        observation_space=space_to_json(contents.observation_space),
+        action_space=space_to_json(contents.action_space),
         model=module.model_config,
         value=module.value,
-        preprocessing=parts.preprocessing.to_json(),
+        preprocessing=contents.preprocessing.to_json(),
         checksums={name: hashlib.sha256(data).hexdigest() for name, data in tensors.items()},
     )
     text = json.dumps(description.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True)
     return {**tensors, DESCRIPTION: text.encode()}
 
 
-def read(files: Mapping[str, bytes], allow_classes: Allowed | None, where: str) -> Parts:
-    """The parts of a saved policy.
+def read(files: Mapping[str, bytes], allow_classes: Allowed | None, where: str) -> PolicyContents:
+    """The contents of a saved policy.
 
     Args:
         files: content by name, all of `NAMES`.
@@ -185,7 +185,9 @@ def _check(data: bytes, checksum: str, where: str) -> None:
         )
 
 
-def _build(description: _Description, files: Mapping[str, bytes], module_class: type[RLModule]) -> Parts:
+def _build(
+    description: _Description, files: Mapping[str, bytes], module_class: type[RLModule]
+) -> PolicyContents:
     observation_space = space_from_json(description.observation_space)
     action_space = space_from_json(description.action_space)
     preprocessing = Preprocessing.from_json(observation_space, action_space, description.preprocessing)
@@ -199,7 +201,7 @@ def _build(description: _Description, files: Mapping[str, bytes], module_class: 
             module_class,
         )
     module.set_state(safetensors.torch.load(files[WEIGHTS]))
-    return Parts(module, preprocessing, observation_space, action_space)
+    return PolicyContents(module, preprocessing, observation_space, action_space)
 
 
 def _find_class(path: str, allow_classes: Allowed | None, where: str) -> type[RLModule]:

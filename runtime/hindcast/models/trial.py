@@ -56,9 +56,9 @@ def try_out(module: RLModule) -> list[str]:
         )
         unused = _without_a_part(twin)
         before = _call(twin, 1)
-        for place in changed(before, _call(twin, 2)):
+        for attribute in changed(before, _call(twin, 2)):
             raise UserCodeError(
-                f"{_FIELD}: {place} changes from call to call, and no checkpoint holds it: make it a buffer "
+                f"{_FIELD}: {attribute} changes from call to call, and no checkpoint holds it: make it a buffer "
                 "(register_buffer), or a state (get_initial_state)."
             )
         for generator in drawn():
@@ -67,13 +67,13 @@ def try_out(module: RLModule) -> list[str]:
                 "checkpoint holds: draw from torch's."
             )
     return [
-        f"{_FIELD}: {place} has weights that nothing depends on which the module returns in training: they are never "
-        "trained."
-        for place in unused
+        f"{_FIELD}: {attribute} has weights that nothing depends on which the module returns in training: they are "
+        "never trained."
+        for attribute in unused
     ]
 
 
-def _call(module: RLModule, seed: int) -> dict[Place, object]:
+def _call(module: RLModule, seed: int) -> dict[Attribute, object]:
     """All three ways, as a training does; the attributes after it."""
     module.train()
     with torch.no_grad():
@@ -85,7 +85,7 @@ def _call(module: RLModule, seed: int) -> dict[Place, object]:
     return python_state(module)
 
 
-def _without_a_part(module: RLModule) -> list[Place]:
+def _without_a_part(module: RLModule) -> list[Attribute]:
     """The attributes that have weights of which no output of training depends on any."""
     batch = _batch(module.train(), 0, in_training=True)
     outputs = list(module.forward_train(batch).values())
@@ -95,7 +95,7 @@ def _without_a_part(module: RLModule) -> list[Place]:
     trained = {name: weights for name, weights in module.named_parameters() if weights.requires_grad}
     gradients = torch.autograd.grad(reached, list(trained.values()), allow_unused=True) if reached else ()
     used = {_first(name) for name, each in zip(trained, gradients, strict=False) if each is not None}
-    return [Place(type(module), name) for name in dict.fromkeys(map(_first, trained)) if name not in used]
+    return [Attribute(type(module), name) for name in dict.fromkeys(map(_first, trained)) if name not in used]
 
 
 def _first(name: str) -> str:
@@ -156,7 +156,7 @@ def _generators_kept() -> Iterator[Callable[[], list[str]]]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Attribute:
     """An attribute: the class that has it, and its name."""
 
     kind: type
@@ -180,23 +180,23 @@ class _Same:
     __hash__ = None  # type: ignore[assignment]
 
 
-def python_state(module: nn.Module) -> dict[Place, Any]:
+def python_state(module: nn.Module) -> dict[Attribute, Any]:
     """Of all attributes that a checkpoint does not hold, something that is equal as long as they do not change."""
-    found: dict[Place, Any] = {}
+    found: dict[Attribute, Any] = {}
     for part in module.modules():
         if type(part).__module__.startswith("torch."):
             continue
         kept = {name: value for name, value in vars(part).items() if name not in _TORCHS}
         kept |= {name: part._buffers[name] for name in part._non_persistent_buffers_set}
         for name, value in kept.items():
-            place = Place(type(part), name)
-            found[place] = (found.get(place), _mark(value))
+            attribute = Attribute(type(part), name)
+            found[attribute] = (found.get(attribute), _mark(value))
     return found
 
 
-def changed(before: dict[Place, Any], after: dict[Place, Any]) -> list[Place]:
+def changed(before: dict[Attribute, Any], after: dict[Attribute, Any]) -> list[Attribute]:
     """The attributes that are not what they were."""
-    return [place for place, mark in after.items() if before.get(place) != mark]
+    return [attribute for attribute, mark in after.items() if before.get(attribute) != mark]
 
 
 def line_of_attribute(kind: type, name: str) -> str | None:

@@ -25,7 +25,7 @@ from typing import Any, Final, cast
 from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, first_line, raised
 from hindcast.memory import oom_kills
-from hindcast.pipeline.executors import PreLearn, Work
+from hindcast.pipeline.executors import PreLearn, UnitInEpoch
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
 
@@ -64,7 +64,7 @@ class DataWorkers:
     _memory: float = field(default=math.inf, init=False, compare=False, repr=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
 
-    def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
+    def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
         """See `Executor.stream`.
 
         Raises:
@@ -73,7 +73,7 @@ class DataWorkers:
         for reference in self.references(work, prelearn):
             yield fetch(reference)
 
-    def references(self, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Any]:
+    def references(self, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Any]:
         """As `stream`, as references to the blocks' tables in the object store, for `fetch`."""
         import ray
 
@@ -122,7 +122,7 @@ class DataWorkers:
         actor = ray.remote(Reader).options(num_cpus=self.num_cpus, num_gpus=self.num_gpus, **options)
         return _Worker(actor.remote())
 
-    def _has_room(self, under_way: deque[tuple[Any, int]], following: Work) -> bool:
+    def _has_room(self, under_way: deque[tuple[Any, int]], following: UnitInEpoch) -> bool:
         """Whether a stream may have another unit under way."""
         if not under_way:
             return True
@@ -131,7 +131,7 @@ class DataWorkers:
         taken = sum(nbytes for _, nbytes in under_way) + following.unit.nbytes
         return taken * self._streams <= self._memory
 
-    def _submit(self, job: list[Any], work: Work, is_needed: bool) -> Any | None:
+    def _submit(self, job: list[Any], work: UnitInEpoch, is_needed: bool) -> Any | None:
         """Give a unit to the worker with the least to do; None if all have enough, unless it `is_needed` now."""
         import ray
 
@@ -197,7 +197,7 @@ class _Worker:
     def idle_seconds(self) -> float:
         return 0.0 if self.load() else time.monotonic() - self._last_busy
 
-    def read(self, job: list[Any], work: Work) -> Any:
+    def read(self, job: list[Any], work: UnitInEpoch) -> Any:
         """A reference to the unit's block."""
         reference = self._actor.read.remote(job, work)
         self._reading.append(reference)
@@ -220,7 +220,7 @@ class Reader:
     def start(self) -> None:
         """Answers once the worker has started."""
 
-    def read(self, job: list[Any], work: Work) -> Block | UserError:
+    def read(self, job: list[Any], work: UnitInEpoch) -> Block | UserError:
         """The block of a unit, or a user's mistake.
 
         Args:
@@ -228,7 +228,7 @@ class Reader:
         """
         return caught(lambda: self._block(job[0], work))
 
-    def _block(self, prelearner: Any, work: Work) -> Block:
+    def _block(self, prelearner: Any, work: UnitInEpoch) -> Block:
         if self._is_killed_for_memory:
             raise OutOfMemory("a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory")
         block = self._prelearner(prelearner)(*work)

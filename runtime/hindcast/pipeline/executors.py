@@ -9,7 +9,7 @@ from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
 
 
-class Work(NamedTuple):
+class UnitInEpoch(NamedTuple):
     """One unit to read in one epoch."""
 
     unit: Unit
@@ -22,7 +22,7 @@ PreLearn = Callable[[Unit, int], Block]
 class Executor(Protocol):
     """Carries out work anywhere, and delivers its blocks in the order of the work."""
 
-    def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:
+    def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
         """Blocks of `work`, one each, in order.
 
         `work` may be endless: it is taken as it is needed, as far ahead as suits the executor. The iterator
@@ -37,6 +37,6 @@ class Executor(Protocol):
 class Local(Executor):
     """Reads in the thread that asks, one unit at a time: nothing to start, nothing held ahead."""
 
-    def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
+    def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
         for unit, epoch in work:
             yield prelearn(unit, epoch)

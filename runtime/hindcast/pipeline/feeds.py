@@ -23,7 +23,7 @@ from hindcast.pipeline.loader import Loaded, Loader
 from hindcast.pipeline.order import Window
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.targets import Held, Targets
-from hindcast.pipeline.window import Batch, Part, WindowData, concat_batches, consecutive_parts
+from hindcast.pipeline.window import Batch, WindowData, WindowSection, concat_batches, consecutive_sections
 
 State = dict[str, Any]
 
@@ -241,15 +241,15 @@ class ResidentFeed(WindowFeed):
     """Keeps all columns on the device and gathers by index. For targets, copies a window at a time."""
 
     _data: WindowData | None = None
-    _parts: list[Part]
+    _sections: list[WindowSection]
 
     def _load(self, window: Window) -> Loaded:
         if self._data is None:
             self._data = self._loader.everything(window.epoch)
-            self._parts = consecutive_parts([unit.lengths for unit in self._loader.dataset.units])
+            self._sections = consecutive_sections([unit.lengths for unit in self._loader.dataset.units])
         order = self._loader.permutation(window)
         if self._targets is not None:
-            return Loaded(window, self._data.copy_of([self._parts[unit] for unit in window.units]), order)
+            return Loaded(window, self._data.copy_of([self._sections[unit] for unit in window.units]), order)
         ends = np.cumsum(self._order.items)
         rows = np.concatenate([np.arange(ends[u] - self._order.items[u], ends[u]) for u in window.units])
         return Loaded(window, self._data, torch.from_numpy(rows).to(order.device).index_select(0, order))

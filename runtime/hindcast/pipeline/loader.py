@@ -13,13 +13,13 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
 from hindcast.pipeline.building import WindowBuilder
-from hindcast.pipeline.executors import Work
+from hindcast.pipeline.executors import UnitInEpoch
 from hindcast.pipeline.order import Order, Window
 from hindcast.pipeline.uploading import upload
 from hindcast.pipeline.window import Recipe, WindowData
 
 I64 = NDArray[np.int64]
-Stream = Callable[[Iterable[Work]], Iterator[Block]]
+Stream = Callable[[Iterable[UnitInEpoch]], Iterator[Block]]
 
 
 class Loaded(NamedTuple):
@@ -68,7 +68,7 @@ class Loader:
     def everything(self, epoch: int) -> WindowData:
         """All units in the dataset's own order, as they are in `epoch`."""
         units = list(self.dataset.units)
-        blocks = self._stream(Work(unit, epoch) for unit in units)
+        blocks = self._stream(UnitInEpoch(unit, epoch) for unit in units)
         try:
             return self._build(units, blocks)
         finally:
@@ -78,10 +78,10 @@ class Loader:
         """`[window.items]` positions in the window, in the order of delivery."""
         return upload({"order": self.order.permutation(window)}, self.recipe.device)["order"]
 
-    def _work_from(self, window: Window) -> Iterator[Work]:
+    def _work_from(self, window: Window) -> Iterator[UnitInEpoch]:
         while True:
             for unit in window.units:
-                yield Work(self.dataset.units[unit], window.epoch)
+                yield UnitInEpoch(self.dataset.units[unit], window.epoch)
             window = self.order.following(window)
 
     def _build(self, units: Sequence[Unit], blocks: Iterator[Block], pinned: bool = False) -> WindowData:

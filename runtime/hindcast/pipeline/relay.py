@@ -14,7 +14,7 @@ from typing import Any
 from hindcast.episodes.block import Block
 from hindcast.errors import UserError, WorkerLost, raised
 from hindcast.pipeline.data_workers import DataWorkers, fetch
-from hindcast.pipeline.executors import Executor, PreLearn, Work
+from hindcast.pipeline.executors import Executor, PreLearn, UnitInEpoch
 
 _MOST_WAITING = 1000
 
@@ -86,7 +86,7 @@ class LeaderExecutor(Executor):
         self._relay = relay
         self._streams: Counter[str] = Counter()
 
-    def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:
+    def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
         key = _next_key(self._streams, source)
         posted = 0
         try:
@@ -106,7 +106,7 @@ class FollowerExecutor(Executor):
         self._relay = relay
         self._streams: Counter[str] = Counter()
 
-    def stream(self, source: str, work: Iterable[Work], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
+    def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
         import ray
 
         key = _next_key(self._streams, source)

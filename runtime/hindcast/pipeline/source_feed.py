@@ -21,7 +21,7 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import EpisodeConnector
 from hindcast.pipeline.connectors import BlockConnector, Context, Scope
 from hindcast.pipeline.draws import ReplayFeed
-from hindcast.pipeline.executors import Executor, Work
+from hindcast.pipeline.executors import Executor, UnitInEpoch
 from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
 from hindcast.pipeline.items import items_in
 from hindcast.pipeline.loader import Loader
@@ -113,7 +113,7 @@ class SourceFeed:
         if preprocessing is None or not preprocessing.filters:
             return
         window, _ = self.order.locate(0)
-        work = (Work(self._dataset.units[unit], window.epoch) for unit in window.units)
+        work = (UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
         for block in self._stream(work):
             observations = leaves_of(Columns.OBS, block.columns)
             preprocessing.update({leaf: block.columns[leaf] for leaf in observations})
@@ -142,7 +142,7 @@ class SourceFeed:
             return "Draws"
         return "Resident" if self._residency.resident else "Streaming"
 
-    def _stream(self, work: Iterable[Work]) -> Iterator[Block]:
+    def _stream(self, work: Iterable[UnitInEpoch]) -> Iterator[Block]:
         for block in self._settings.executor.stream(self.name, work, self._prelearn):
             self._settings.logged.add(block.logged)
             yield block

@@ -40,7 +40,7 @@ class Recipe:
     device: torch.device | None = None
 
 
-class Part(NamedTuple):
+class WindowSection(NamedTuple):
     """Consecutive episodes of a window: which steps, and which episodes."""
 
     steps: slice
@@ -52,14 +52,16 @@ class Part(NamedTuple):
         return slice(self.steps.start + self.episodes.start, self.steps.stop + self.episodes.stop)
 
 
-def consecutive_parts(lengths: Sequence[I64]) -> list[Part]:
+def consecutive_sections(lengths: Sequence[I64]) -> list[WindowSection]:
     """Where units are that are laid end to end; `lengths[u]` are the steps of unit u's episodes."""
-    parts: list[Part] = []
+    sections: list[WindowSection] = []
     step = episode = 0
     for length in lengths:
-        parts.append(Part(slice(step, step + int(length.sum())), slice(episode, episode + len(length))))
-        step, episode = parts[-1].steps.stop, parts[-1].episodes.stop
-    return parts
+        sections.append(
+            WindowSection(slice(step, step + int(length.sum())), slice(episode, episode + len(length)))
+        )
+        step, episode = sections[-1].steps.stop, sections[-1].episodes.stop
+    return sections
 
 
 class _Gathered(NamedTuple):
@@ -130,16 +132,19 @@ class WindowData:
             parts.append(compute({leaf.name: self._observations(leaf, rows) for leaf in leaves}))
         return torch.cat(parts)
 
-    def copy_of(self, parts: Sequence[Part]) -> WindowData:
-        """A window of the given parts, laid end to end in the given order."""
+    def copy_of(self, sections: Sequence[WindowSection]) -> WindowData:
+        """A window of the given sections, laid end to end in the given order."""
         columns = {
             leaf: torch.cat(
-                [column[part.observations if per_observation(leaf) else part.steps] for part in parts]
+                [
+                    column[section.observations if per_observation(leaf) else section.steps]
+                    for section in sections
+                ]
             )
             for leaf, column in self.columns.items()
         }
         length, terminated, truncated, t_started = (
-            torch.cat([numbers[part.episodes] for part in parts])
+            torch.cat([numbers[section.episodes] for section in sections])
             for numbers in (self.length, self.terminated, self.truncated, self.t_started)
         )
         episodes = torch.arange(len(length), device=length.device)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hindcast.api.recording import OfflineRecordingSpec
 from hindcast.formats.dataset_folder.commits import Commit
-from hindcast.record.recorder import Work
+from hindcast.record.recorder import RangeToRecord
 
 Commits = Mapping[int, Commit]
 
@@ -40,12 +40,12 @@ class EpisodeExtent:
         self.total = total
         self._size = _fit(math.ceil(total / _MOST_RANGES), width, rows_per_file)
 
-    def next_work(self, commits: Commits, given: set[int]) -> Work | None:
+    def next_work(self, commits: Commits, given: set[int]) -> RangeToRecord | None:
         """A range that is neither committed nor given out; None if there is none (for now)."""
         number = _first_free(commits, given)
         start = number * self._size
         indices = range(start, min(start + self._size, self.total))
-        return Work(number, indices) if indices else None
+        return RangeToRecord(number, indices) if indices else None
 
     def ranges_left(self, commits: Commits) -> int | None:
         """Ranges that are not committed; None if only recording will show."""
@@ -69,16 +69,16 @@ class TimestepExtent:
         self._width = width
         self._rows_per_file = rows_per_file
 
-    def next_work(self, commits: Commits, given: set[int]) -> Work | None:
+    def next_work(self, commits: Commits, given: set[int]) -> RangeToRecord | None:
         number = _first_free(commits, given)
         first = _fit(1, self._width, self._rows_per_file)
         if number == 0:
-            return Work(0, range(first))
+            return RangeToRecord(0, range(first))
         if self.done(commits) >= self.total or 0 not in commits:
             return None
         size = self._size(commits[0])
         start = first + (number - 1) * size
-        return Work(number, range(start, start + size))
+        return RangeToRecord(number, range(start, start + size))
 
     def ranges_left(self, commits: Commits) -> int | None:  # noqa: ARG002
         return None

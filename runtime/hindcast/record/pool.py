@@ -24,7 +24,7 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomPolicy
-from hindcast.record.recorder import OnEpisode, Recorder, Task, Work
+from hindcast.record.recorder import OnEpisode, RangeToRecord, Recorder, Task
 from hindcast.record.runner import Actor, Episode
 from hindcast.storage.location import Location
 from hindcast.worker_processes import Workers
@@ -38,7 +38,7 @@ _LOOK_FOR_RUNNERS_S = 0.05
 
 Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
-NextWork = Callable[[set[int]], Work | None]
+NextWork = Callable[[set[int]], RangeToRecord | None]
 """Given the numbers of the ranges that are being made: another one, or None for now."""
 PolicyGiven = str | Mapping[str, bytes] | Actor
 """A policy by its path (or `RANDOM`), by its files, or itself."""
@@ -90,7 +90,7 @@ class Runner:
         self._recorder: Recorder | None = None
         self._lock: int | None = None
 
-    def record(self, policy: PolicyGiven, work: Work) -> Recorded | UserError:
+    def record(self, policy: PolicyGiven, work: RangeToRecord) -> Recorded | UserError:
         """A range by the policy, or the user's mistake."""
         return caught(lambda: self._record(policy, work))
 
@@ -102,7 +102,7 @@ class Runner:
             os.close(self._lock)
         self._policy = self._recorder = self._lock = None
 
-    def _record(self, policy: PolicyGiven, work: Work) -> Recorded:
+    def _record(self, policy: PolicyGiven, work: RangeToRecord) -> Recorded:
         if self._recorder is None or policy != self._policy:
             self.close()
             self._lock = join_runners(self._task.folder)
@@ -161,7 +161,7 @@ def record_in(
         UserError: the environment raised, or a file could not be written.
         WorkerLost: processes keep dying.
     """
-    running: dict[Future[Recorded | UserError], Work] = {}
+    running: dict[Future[Recorded | UserError], RangeToRecord] = {}
     deaths = 0
     while True:
         given = {work.number for work in running.values()}

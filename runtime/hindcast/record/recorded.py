@@ -13,7 +13,7 @@ from hindcast.datasets.footers import Indexed
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import Commit, commit_location
 from hindcast.formats.entries import FileEntry
-from hindcast.record.recorder import Task, Work, write_range
+from hindcast.record.recorder import RangeToRecord, Task, write_range
 
 
 def recorded_blocks(
@@ -61,7 +61,7 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
 
 def _shortened(task: Task, commit: Commit, episodes: int) -> Commit:
     """The range again, with its first episodes only."""
-    work = Work(commit.range, range(commit.first, commit.first + episodes))
+    work = RangeToRecord(commit.range, range(commit.first, commit.first + episodes))
     return write_range(task, work, _first(task, commit, episodes), uuid.uuid4().hex[:8])
 
 

@@ -34,7 +34,7 @@ _FLUSH_BYTES = 8 << 20
 OnEpisode = Callable[[Episode], None]
 
 
-class Work(NamedTuple):
+class RangeToRecord(NamedTuple):
     """One range to record: its number and its episode indices."""
 
     number: int
@@ -99,7 +99,7 @@ class Recorder:
         )
         self._writer_id = uuid.uuid4().hex[:8]
 
-    def record(self, work: Work, on_episode: OnEpisode | None = None) -> Commit:
+    def record(self, work: RangeToRecord, on_episode: OnEpisode | None = None) -> Commit:
         """Play the range's episodes, write them, commit them.
 
         The policy computes with one thread, so that its numbers are the same wherever the range is made.
@@ -117,7 +117,7 @@ class Recorder:
         self._runner.close()
 
 
-def write_range(task: Task, work: Work, blocks: Iterable[Block], writer_id: str) -> Commit:
+def write_range(task: Task, work: RangeToRecord, blocks: Iterable[Block], writer_id: str) -> Commit:
     """Write a range's episodes and commit them.
 
     Raises:

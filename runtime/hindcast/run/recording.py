@@ -22,7 +22,7 @@ from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
 from hindcast.record.pool import RANDOM, Recorded, load_actor, record_in, wait_for_runners
 from hindcast.record.recorded import keep_prefix
-from hindcast.record.recorder import Task, Work, describe
+from hindcast.record.recorder import RangeToRecord, Task, describe
 from hindcast.record.runner import Episode
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, has_other_files, refuse_another, title
@@ -264,7 +264,7 @@ class _Counter:
         self._returns: list[float] = []
         self._uncommitted = {"episodes": 0, "timesteps": 0}
 
-    def next_work(self, given: set[int]) -> Work | None:
+    def next_work(self, given: set[int]) -> RangeToRecord | None:
         return self.extent.next_work(self.commits, given)
 
     def played(self, episode: Episode) -> None:

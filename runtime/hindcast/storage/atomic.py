@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from hindcast.storage.backend import Place, Store
+from hindcast.storage.backend import LocationLike, Store
 from hindcast.storage.failures import storage_errors
 from hindcast.storage.local_files import sync_folder, temporary_for
 
@@ -28,7 +28,7 @@ class AtomicFile:
         size: bytes written so far.
     """
 
-    def __init__(self, location: Place) -> None:
+    def __init__(self, location: LocationLike) -> None:
         self.location = location
         self.size = 0
         self._hash = hashlib.sha256()

@@ -54,7 +54,7 @@ class Store(Backend, Protocol):
         """Make or replace a file, all or nothing."""
 
 
-class Place(Protocol):
+class LocationLike(Protocol):
     """What writing a file at a `Location` takes, and reporting what went wrong."""
 
     @property

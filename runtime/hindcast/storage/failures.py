@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from hindcast.errors import DataError, StorageError, StorageUnavailable, UserError
-from hindcast.storage.backend import Place, is_obstores
+from hindcast.storage.backend import LocationLike, is_obstores
 
 _REASONS: Final = {
     errno.ENOSPC: "the disk is full: free some space, then run again",
@@ -97,7 +97,7 @@ _OF_STORES: Final = tuple(
 
 
 @contextmanager
-def storage_errors(action: str, place: Place) -> Iterator[None]:
+def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
     """Turn what storage raises into a `StorageError` (reading what is not there: `DataError`)."""
     try:
         yield
@@ -105,17 +105,17 @@ def storage_errors(action: str, place: Place) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         if _known(error) == _NO_BUCKET:
-            raise StorageError(f"cannot {action} {place.uri}: {_NO_BUCKET}") from error
+            raise StorageError(f"cannot {action} {location.uri}: {_NO_BUCKET}") from error
         if action == "read":
-            raise DataError(f"cannot read {place.uri}: it does not exist") from error
-        raise StorageError(f"cannot {action} {place.uri}: {_missing(place)}") from error
+            raise DataError(f"cannot read {location.uri}: it does not exist") from error
+        raise StorageError(f"cannot {action} {location.uri}: {_missing(location)}") from error
     except Exception as error:
         of_storage = isinstance(error, OSError | pa.ArrowException) or is_obstores(error)
-        if not (of_storage or place.backend.is_foreign):
+        if not (of_storage or location.backend.is_foreign):
             raise
         reason = reason_of(error)
         kind = StorageUnavailable if reason in _PASSING else StorageError
-        raise kind(f"cannot {action} {place.uri}: {reason}") from error
+        raise kind(f"cannot {action} {location.uri}: {reason}") from error
 
 
 def reason_of(error: BaseException) -> str:
@@ -143,7 +143,7 @@ def _known(error: BaseException) -> str | None:
     return None
 
 
-def _missing(place: Place) -> str:
-    if place.is_local:
+def _missing(location: LocationLike) -> str:
+    if location.is_local:
         return "there is no such file or folder"
     return "there is no such bucket, container or folder: create it, or correct its name"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hindcast.datasets.assembly.row_comparison import (
-    Places,
+    Ranking,
     chained_episodes,
     distinct_rows,
     follows,
@@ -179,8 +179,8 @@ def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
     gap, restart = _broken(steps, index, chained)
     doubtful = np.unique(steps.episode[index][1:][gap | restart])
     if chain and len(doubtful) and has_next(steps):
-        chained, places = chained_episodes(steps, doubtful)
-        index, repeated = _ranked(steps, index, chained, places, rules)
+        chained, ranking = chained_episodes(steps, doubtful)
+        index, repeated = _ranked(steps, index, chained, ranking, rules)
         found |= repeated
         gap, _ = _broken(steps, index, chained)
     order = _cut(steps, rules, index, gap, lambda _: _UNORDERED)
@@ -207,12 +207,12 @@ def _once(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Findi
 
 
 def _ranked(
-    steps: Steps, index: I64, chained: I64, places: Places, rules: Rules
+    steps: Steps, index: I64, chained: I64, ranking: Ranking, rules: Rules
 ) -> tuple[I64, dict[Kind, Finding]]:
     """The rows in their order once episodes were chained, without those that repeat others of theirs."""
-    repeated = np.isin(steps.episode[index], chained) & ~np.isin(index, places.rows)
+    repeated = np.isin(steps.episode[index], chained) & ~np.isin(index, ranking.rows)
     rank = np.arange(len(steps))
-    rank[places.rows] = places.rank
+    rank[ranking.rows] = ranking.rank
     kept = index[~repeated]
     found = _repeated(steps, np.sort(index[repeated]), rules, "duplicates", "it repeats another row")
     return kept[np.lexsort((rank[kept], steps.episode[kept]))], found

@@ -144,7 +144,7 @@ class Links(NamedTuple):
     ambiguous: Bool
 
 
-class Places(NamedTuple):
+class Ranking(NamedTuple):
     """A rank for some of the rows, which puts those of one episode in order."""
 
     rows: I64
@@ -156,7 +156,7 @@ def has_next(steps: Steps) -> bool:
     return bool(leaves_of(Columns.NEXT_OBS, steps.columns))
 
 
-def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, Places]:
+def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, Ranking]:
     """Of some episodes those whose rows make one chain, which ends where the episode does; and their order.
 
     Rows that hold the same as another count once: an episode that came to the same transition twice would be a
@@ -172,7 +172,7 @@ def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, Places]:
     doubtful = links.ambiguous | (links.chain > 0) | (chosen.ended & ~last)
     good = np.setdiff1d(episodes, chosen.episode[doubtful])
     kept = np.isin(chosen.episode, good)
-    return good, Places(rows[kept], links.place[kept])
+    return good, Ranking(rows[kept], links.place[kept])
 
 
 def link(steps: Steps) -> Links:

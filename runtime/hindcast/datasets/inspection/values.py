@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Spread, Thinned
 from hindcast.datasets.inspection.summary import Kind, Problem, Severity
-from hindcast.datasets.validate import Fault, Place, Where, all_finite, describe_fault, faults
+from hindcast.datasets.validate import Fault, StepAddress, Where, all_finite, describe_fault, faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 
@@ -124,7 +124,7 @@ class Leaf:
         if severity == "info":
             message += " (usually recorded before scaling or clipping)"
         return Problem(
-            severity=severity, kind=kind, message=message, path=wrong.place.path, row=wrong.place.row
+            severity=severity, kind=kind, message=message, path=wrong.address.path, row=wrong.address.row
         )
 
 
@@ -132,7 +132,7 @@ class Leaf:
 class _Wrong:
     """Values of a leaf that are wrong in one way: the first, and how many rows have any."""
 
-    place: Place
+    address: StepAddress
     sentence: str
     rows: int = 0
 

@@ -30,7 +30,7 @@ _TIMEOUT_STEPS: Final = "timeout_steps"
 _D3RLPY_ENDS: Final = "episode_terminals"
 
 
-class _Part(NamedTuple):
+class _Stretch(NamedTuple):
     """Adjacent episodes: their rows, and the number of the first episode."""
 
     start: int
@@ -96,7 +96,7 @@ class D4RL(Format):
         first = np.flatnonzero(np.diff(piece, prepend=-1))
         bounds = pairwise([*starts[first].tolist(), file.rows])
         return [
-            Piece(location, (stop - start) * each, _Part(start, stop, episode))
+            Piece(location, (stop - start) * each, _Stretch(start, stop, episode))
             for (start, stop), episode in zip(bounds, first.tolist(), strict=True)
         ]
 
@@ -120,13 +120,15 @@ class D4RL(Format):
         Raises:
             DataError: damage, with file and path inside.
         """
-        location, part, own = piece.location, piece.part, _options(options)
+        location, stretch, own = piece.location, piece.stretch, _options(options)
         with hdf5.opened(location) as root:
             file = columns_of(location, root, options)
-            ends = _ends(location, file, own, part.start, part.stop)
-            columns = {name: _values(location, name, dataset, part) for name, dataset in file.columns.items()}
-            kept = _filtered(location, file, options, part)
-        rows = _rows(location, columns, ends, part)
+            ends = _ends(location, file, own, stretch.start, stretch.stop)
+            columns = {
+                name: _values(location, name, dataset, stretch) for name, dataset in file.columns.items()
+            }
+            kept = _filtered(location, file, options, stretch)
+        rows = _rows(location, columns, ends, stretch)
         if own.drops and not file.has_next:
             rows, kept = _without_unknown(rows, kept)
         yield rows if kept.all() else rows.take(kept)
@@ -189,19 +191,19 @@ def _notes(ends: Ends, own: _Options) -> tuple[str, ...]:
     )
 
 
-def _values(location: Location, name: str, dataset: Dataset, part: _Part) -> Any:
-    values = hdf5.values(location, dataset, part.start, part.stop)
+def _values(location: Location, name: str, dataset: Dataset, stretch: _Stretch) -> Any:
+    values = hdf5.values(location, dataset, stretch.start, stretch.stop)
     return values.reshape(len(values)) if name == Columns.REWARDS and values.ndim == 2 else values
 
 
-def _filtered(location: Location, file: File, options: ReadOptions, part: _Part) -> Bool:
+def _filtered(location: Location, file: File, options: ReadOptions, stretch: _Stretch) -> Bool:
     """`[R]` which rows pass the filter."""
-    kept = np.ones(part.stop - part.start, dtype=np.bool_)
+    kept = np.ones(stretch.stop - stretch.start, dtype=np.bool_)
     if not options.filter:
         return kept
     table = pa.table(
         {
-            name: pa.array(hdf5.values(location, data, part.start, part.stop))
+            name: pa.array(hdf5.values(location, data, stretch.start, stretch.stop))
             for name, data in file.filtered.items()
         }
     )
@@ -211,12 +213,12 @@ def _filtered(location: Location, file: File, options: ReadOptions, part: _Part)
     return kept
 
 
-def _rows(location: Location, columns: dict[str, Any], ends: Ends, part: _Part) -> Rows:
+def _rows(location: Location, columns: dict[str, Any], ends: Ends, stretch: _Stretch) -> Rows:
     starts = ends.starts()
-    length = np.diff(np.append(starts, part.stop - part.start))
+    length = np.diff(np.append(starts, stretch.stop - stretch.start))
     stem = f"{location.parent().name}/{location.name.rpartition('.')[0]}"
-    ids = np.array([f"{stem}/{part.episode + number}" for number in range(len(starts))], dtype=object)
-    row = np.arange(part.start, part.stop)
+    ids = np.array([f"{stem}/{stretch.episode + number}" for number in range(len(starts))], dtype=object)
+    row = np.arange(stretch.start, stretch.stop)
     return Rows(
         columns=columns,
         terminated=ends.terminated,
@@ -224,7 +226,7 @@ def _rows(location: Location, columns: dict[str, Any], ends: Ends, part: _Part) 
         path=str(location),
         row=row,
         eps_id=np.repeat(ids, length),
-        t=row - part.start - np.repeat(starts, length),
+        t=row - stretch.start - np.repeat(starts, length),
     )
 
 

@@ -43,7 +43,7 @@ class _Feature(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
 
-class Part(NamedTuple):
+class Decoded(NamedTuple):
     """Records that were decoded together.
 
     Attributes:
@@ -55,8 +55,8 @@ class Part(NamedTuple):
     columns: dict[str, NDArray[Any]]
 
 
-def parts_of(data: U8, starts: I64, lengths: I64) -> Iterator[Part]:
-    """The records in parts that are decoded together.
+def decode(data: U8, starts: I64, lengths: I64) -> Iterator[Decoded]:
+    """The records, those of one form together.
 
     Args:
         data: bytes that contain the records.
@@ -77,7 +77,7 @@ def parts_of(data: U8, starts: I64, lengths: I64) -> Iterator[Part]:
                 raise ExampleError(int(left[0]), message) from error
             same = ~((matrix ^ matrix[0]) & _fixed(features, int(length))).any(axis=1)
             rows = matrix[same]
-            yield Part(left[same], {name: _decoded(rows, feature) for name, feature in features.items()})
+            yield Decoded(left[same], {name: _decoded(rows, feature) for name, feature in features.items()})
             left, matrix = left[~same], matrix[~same]
 
 

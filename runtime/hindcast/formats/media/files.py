@@ -93,7 +93,7 @@ class MappedFiles(Format):
             UserCodeError: the class raised.
         """
         location = piece.location
-        files = [location] if piece.part is None else [location.child(name) for name in piece.part]
+        files = [location] if piece.stretch is None else [location.child(name) for name in piece.stretch]
         rows = self.rows(files, self._given(options))
         if len(next(iter(rows.values()))):
             yield from episodes_of(rows, options, str(location))

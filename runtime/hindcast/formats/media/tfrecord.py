@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hindcast.errors import DataError
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
-from hindcast.formats.media.examples import ExampleError, parts_of
+from hindcast.formats.media.examples import ExampleError, decode
 from hindcast.formats.media.record_file import FOOTER, HEADER, lengths_of, records_of
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
@@ -34,7 +34,7 @@ _NUMBERS: Final = (
 )
 
 
-class _Part(NamedTuple):
+class _Stretch(NamedTuple):
     """Adjacent records: where the first begins, its number, and `[R]` the bytes of each."""
 
     start: int
@@ -68,7 +68,7 @@ class TFRecord(Format):
             Piece(
                 location,
                 int(ends[stop - 1] - starts[begin]),
-                _Part(int(starts[begin]), begin, lengths[begin:stop]),
+                _Stretch(int(starts[begin]), begin, lengths[begin:stop]),
             )
             for begin, stop in pairwise([*first.tolist(), len(lengths)])
         ]
@@ -83,16 +83,16 @@ class TFRecord(Format):
         Raises:
             DataError: damage, or features that are missing or of another size in some records.
         """
-        location, part, own = piece.location, piece.part, _options(options)
-        data, starts = records_of(location, part.start, part.lengths, part.first)
+        location, stretch, own = piece.location, piece.stretch, _options(options)
+        data, starts = records_of(location, stretch.start, stretch.lengths, stretch.first)
         try:
-            columns = _columns(data, starts, part.lengths)
+            columns = _columns(data, starts, stretch.lengths)
             table = pa.table({name: _arrow(name, values, own[_DTYPES]) for name, values in columns.items()})
         except ExampleError as error:
-            raise DataError(f"{location}, record {part.first + error.record}: {error}") from error
+            raise DataError(f"{location}, record {stretch.first + error.record}: {error}") from error
         with sentences(str(location)):
             plan = plan_of(table.column_names, options)
-        rows = rows_of(table, part.first, Reader(str(location), plan, DataSpec(), options))
+        rows = rows_of(table, stretch.first, Reader(str(location), plan, DataSpec(), options))
         if rows is not None:
             yield _shaped(location, rows, plan, own[_SHAPES])
 
@@ -116,16 +116,16 @@ def _options(options: ReadOptions) -> dict[str, dict[str, Any]]:
 def _columns(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
-    """Feature -> `[R, values]`, the parts put back in the order of the records."""
+    """Feature -> `[R, values]`, put back in the order of the records."""
     columns: dict[str, NDArray[Any]] = {}
     features: set[str] | None = None
-    for part in parts_of(data, starts, lengths):
-        record = int(part.record[0])
-        features = set(part.columns) if features is None else features
-        if features != part.columns.keys():
-            odd = ", ".join(sorted(features ^ part.columns.keys()))
+    for some in decode(data, starts, lengths):
+        record = int(some.record[0])
+        features = set(some.columns) if features is None else features
+        if features != some.columns.keys():
+            odd = ", ".join(sorted(features ^ some.columns.keys()))
             raise ExampleError(record, f"it and other records differ in their features: {odd}")
-        for name, values in part.columns.items():
+        for name, values in some.columns.items():
             known = columns.setdefault(name, np.empty((len(starts), values.shape[1]), dtype=values.dtype))
             if (known.shape[1], known.dtype) != (values.shape[1], values.dtype):
                 raise ExampleError(
@@ -133,7 +133,7 @@ def _columns(
                     f"{name!r} holds {values.shape[1]} values of {values.dtype}, and {known.shape[1]} of "
                     f"{known.dtype} in other records",
                 )
-            known[part.record] = values
+            known[some.record] = values
     return columns
 
 

@@ -86,10 +86,10 @@ class Minari(Format):
         with_infos = options.columns is None or Columns.INFOS in options.columns
         files = {MAIN: location}
         if location.name == METADATA:
-            names = [name for episode in piece.part.episodes for name in episode.files]
+            names = [name for episode in piece.stretch.episodes for name in episode.files]
             files = {name: location.parent().child(name) for name in names}
         with local_folder(files) as folder:
-            stored: Stored = piece.part
+            stored: Stored = piece.stretch
             if stored is None:
                 copy = replace(resolve(folder / MAIN), uri=location.uri)
                 stored = look_into(copy, metadata_of(location))

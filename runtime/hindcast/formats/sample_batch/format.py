@@ -83,7 +83,7 @@ class SampleBatch(Format):
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`: `row` counts timesteps, over all lines."""
-        location, batches = piece.location, _Batches(piece.location, piece.part, options)
+        location, batches = piece.location, _Batches(piece.location, piece.stretch, options)
         line = 0
         for _, text in blocks_of(location):
             parts: list[Rows] = []

@@ -22,7 +22,7 @@ from hindcast.formats.tables.json_lines import beyond_int64
 from hindcast.formats.tables.naming import Plan, plan_of
 from hindcast.formats.tables.read_options import check_options, column_types_of
 from hindcast.formats.tables.text_files import ends_of, head_of
-from hindcast.formats.tables.text_tables import Part, TextTables, Types
+from hindcast.formats.tables.text_tables import Stretch, TextTables, Types
 from hindcast.formats.tables.written import empty_leaves, leaf_type
 from hindcast.storage.location import Location
 
@@ -53,7 +53,7 @@ class Csv(TextTables):
             raise DataError(f"the read option 'quote_char' is {char!r}: expected one character, or false")
         return None if char is False else char.encode()
 
-    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
+    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Stretch:
         """See `TextTables.begin`: the header names the columns."""
         given = _of(options)
         names = given.get("column_names")
@@ -73,33 +73,38 @@ class Csv(TextTables):
         except DataError as error:
             raise DataError(f"{location}: {error}{_hint(names, delimiter)}") from error
         types = _types(plan, spec, options)
-        return Part(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
+        return Stretch(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
 
-    def parse(self, data: bytes, part: Part, options: ReadOptions) -> pa.Table:
+    def parse(self, data: bytes, stretch: Stretch, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
-        table = self._parse(data, part, part.types, options)
+        table = self._parse(data, stretch, stretch.types, options)
         odd = [
             field.name
             for field in table.schema
             if pa.types.is_temporal(field.type) or pa.types.is_binary(field.type)
         ]
         if odd:
-            table = self._parse(data, part, {**part.types, **dict.fromkeys(odd, pa.string())}, options)
+            table = self._parse(data, stretch, {**stretch.types, **dict.fromkeys(odd, pa.string())}, options)
         declared = column_types_of(options)
         large = [
             name for name in table.column_names if name not in declared and _is_large(table.column(name))
         ]
         if large:
-            _refuse_beyond(self._parse(data, part, dict.fromkeys(large, pa.string()), options).select(large))
+            _refuse_beyond(
+                self._parse(data, stretch, dict.fromkeys(large, pa.string()), options).select(large)
+            )
         return table
 
-    def _parse(self, data: bytes, part: Part, types: Types, options: ReadOptions) -> pa.Table:
-        quote, names = self.quote(options), list(part.names or ())
+    def _parse(self, data: bytes, stretch: Stretch, types: Types, options: ReadOptions) -> pa.Table:
+        quote, names = self.quote(options), list(stretch.names or ())
         read = pacsv.ReadOptions(
-            use_threads=False, block_size=len(data) + 1, column_names=names, skip_rows_after_names=part.header
+            use_threads=False,
+            block_size=len(data) + 1,
+            column_names=names,
+            skip_rows_after_names=stretch.header,
         )
         parse = pacsv.ParseOptions(
-            delimiter=part.delimiter,
+            delimiter=stretch.delimiter,
             quote_char=False if quote is None else quote.decode(),
             newlines_in_values=quote is not None and quote in data,
         )
@@ -111,7 +116,7 @@ class Csv(TextTables):
         try:
             return pacsv.read_csv(pa.py_buffer(data), read, parse, convert)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise _cell_error(error, names, part.header) from error
+            raise _cell_error(error, names, stretch.header) from error
 
     def _header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
         """The columns' names."""

@@ -16,7 +16,7 @@ from hindcast.formats.tables.decoding import sentences
 from hindcast.formats.tables.json_lines import object_of, parser, rows_of_lines, table_of
 from hindcast.formats.tables.read_options import check_options, column_types_of
 from hindcast.formats.tables.text_files import BOM, Span, head_of, is_compressed, opened
-from hindcast.formats.tables.text_tables import Part, TextTables, info_names
+from hindcast.formats.tables.text_tables import Stretch, TextTables, info_names
 from hindcast.formats.tables.written import column_types
 from hindcast.storage.location import Location
 
@@ -37,10 +37,10 @@ class Json(TextTables):
             return False
         return _begins(location) in (b"{", b"[", b"")
 
-    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:  # noqa: ARG002
+    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Stretch:  # noqa: ARG002
         """See `TextTables.begin`."""
         check_options(self.name, options.options, ("column_types",))
-        return Part(None, 0, None, column_types(spec), spec.leaves)
+        return Stretch(None, 0, None, column_types(spec), spec.leaves)
 
     def is_whole(self, location: Location) -> bool:
         """See `TextTables.is_whole`."""
@@ -65,14 +65,14 @@ class Json(TextTables):
             return ()
         return list(first) if isinstance(first, dict) else ()
 
-    def parse(self, data: Any, part: Part, options: ReadOptions) -> pa.Table:
+    def parse(self, data: Any, stretch: Stretch, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         rows = rows_of_lines(data) if isinstance(data, bytes) else data
         if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
             raise CellError(
                 0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
             )
-        return table_of(rows, part.types, info_names(options), column_types_of(options))
+        return table_of(rows, stretch.types, info_names(options), column_types_of(options))
 
 
 def _is_column(value: Any) -> bool:

@@ -85,7 +85,7 @@ class Parquet(Format):
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`; a row group that is much larger than a piece comes in several parts."""
-        groups, row = piece.part
+        groups, row = piece.stretch
         with open_parquet(piece.location) as file:
             schema = file.schema_arrow
             plan = _plan(piece.location, schema, options)

@@ -27,7 +27,7 @@ from hindcast.storage.location import Location
 Types = Mapping[str, pa.DataType]
 
 
-class Part(NamedTuple):
+class Stretch(NamedTuple):
     """Where a piece is, and what is known about its file.
 
     Attributes:
@@ -48,23 +48,23 @@ class Part(NamedTuple):
     leaves: Mapping[str, Leaf]
     delimiter: str = ","
     first: Span | None = None
-    known: list[Part] = []
+    known: list[Stretch] = []
 
 
 class TextTables(Format):
     """What text formats share."""
 
     @abstractmethod
-    def parse(self, data: Any, part: Part, options: ReadOptions) -> pa.Table:
-        """Records of `blocks` as a table, with the names and types that the part knows; without the header.
+    def parse(self, data: Any, stretch: Stretch, options: ReadOptions) -> pa.Table:
+        """Records of `blocks` as a table, with the names and types that the stretch knows; without the header.
 
         Raises:
             CellError: what is wrong in a record.
         """
 
     @abstractmethod
-    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Part:
-        """What holds for the whole file: see `Part`; its `span` is None."""
+    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Stretch:
+        """What holds for the whole file: see `Stretch`; its `span` is None."""
 
     def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
         """The columns of the first record; empty if finding them takes reading much."""
@@ -117,51 +117,53 @@ class TextTables(Format):
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""
-        location, part = piece.location, piece.part
-        for table, plan, first in self._tables(location, part, options):
-            reader = Reader(str(location), plan, DataSpec(dict(part.leaves)), options)
+        location, stretch = piece.location, piece.stretch
+        for table, plan, first in self._tables(location, stretch, options):
+            reader = Reader(str(location), plan, DataSpec(dict(stretch.leaves)), options)
             rows = rows_of(keyed(table, options), first, reader)
             if rows is not None:
-                yield _with_empty(rows, part.leaves, options)
+                yield _with_empty(rows, stretch.leaves, options)
 
     def _tables(
-        self, location: Location, part: Part, options: ReadOptions
+        self, location: Location, stretch: Stretch, options: ReadOptions
     ) -> Iterator[tuple[pa.Table, Plan, int]]:
         """The piece's tables, each with the number of its first row; the file's first one determines the types."""
         blocks: Iterable[tuple[Span, Any]] = self.blocks(location, options)
-        if part.span is not None:
-            blocks = [(part.span, text_of(location, part.span))]
-        if part.span != part.first:
-            if not part.known:
-                next(self._tables(location, part._replace(span=part.first), options), None)
-            part = (*part.known, part)[0]
+        if stretch.span is not None:
+            blocks = [(stretch.span, text_of(location, stretch.span))]
+        if stretch.span != stretch.first:
+            if not stretch.known:
+                next(self._tables(location, stretch._replace(span=stretch.first), options), None)
+            stretch = (*stretch.known, stretch)[0]
         is_empty = True
         for span, data in blocks:
-            header = part.header if span.first == 0 else 0
-            first, count = span.first + header - part.header, span.records - header
+            header = stretch.header if span.first == 0 else 0
+            first, count = span.first + header - stretch.header, span.records - header
             if count < 1:
                 continue
             with sentences(str(location), range(first, first + count)):
-                table = self.parse(data, part._replace(header=header), options)
+                table = self.parse(data, stretch._replace(header=header), options)
                 if len(table) != count:
                     raise DataError(
                         f"there are {len(table)} records in {count} lines from row {first} on: expected one per line"
                     )
-                plan = _plan(part.names or table.column_names, table, options, part.leaves)
+                plan = _plan(stretch.names or table.column_names, table, options, stretch.leaves)
                 table = _with_declared_types(table, plan, options)
-            part = _with_types(part, table)
-            if part.first is not None and not part.known:
-                part.known.append(part._replace(known=[]))
+            stretch = _with_types(stretch, table)
+            if stretch.first is not None and not stretch.known:
+                stretch.known.append(stretch._replace(known=[]))
             yield table, plan, first
             is_empty = False
-        if is_empty and part.span is None and not self.is_whole(location):
+        if is_empty and stretch.span is None and not self.is_whole(location):
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
 
 
-def _with_types(part: Part, table: pa.Table) -> Part:
-    """The part of a file whose first rows are known."""
+def _with_types(stretch: Stretch, table: pa.Table) -> Stretch:
+    """The stretch of a file whose first rows are known."""
     types = {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
-    return part._replace(names=part.names or tuple(table.column_names), types={**types, **part.types})
+    return stretch._replace(
+        names=stretch.names or tuple(table.column_names), types={**types, **stretch.types}
+    )
 
 
 def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) -> Rows:
