@@ -96,7 +96,7 @@ def test_the_outcome_is_sent_at_once_and_is_the_last_word(channel: Told, time: T
     time.reporting.outcome(OUTCOME)
     time.passes(0.1)
     assert channel.last.outcome == OUTCOME
-    assert time.reporting.is_told
+    assert time.reporting.outcome_delivered
     count = len(channel.reports)
     time.passes(120)
     assert len(channel.reports) == count
@@ -137,9 +137,9 @@ def test_an_outcome_survives_an_api_server_that_is_away(channel: Told, time: Tim
     channel.on_report = fail
     time.reporting.outcome(OUTCOME)
     time.passes(99)
-    assert not time.reporting.is_told
+    assert not time.reporting.outcome_delivered
     time.passes(20)
-    assert time.reporting.is_told
+    assert time.reporting.outcome_delivered
 
 
 def test_who_was_heard_before_is_superseded_by_the_first_refusal(channel: Told, time: Time) -> None:

@@ -152,7 +152,10 @@ def test_a_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:
     data = mdp.recorded(tmp_path, 40, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
     assert report.estimates == {}
-    assert report.refused["wis"] == "the policy's actions have no density; judge it as it samples (explore)"
+    assert (
+        report.refused["wis"]
+        == "the policy's actions have no density; evaluate it with sampled actions (explore)"
+    )
     assert report.verdict.sentence.startswith("nothing can be said: the policy's actions have no density")
 
 

@@ -324,7 +324,7 @@ def test_what_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.
         "hindcast.models.exported._ActionsToEnv.forward",
         lambda _, actions: {leaf: rows * 3 for leaf, rows in actions.items()},
     )
-    with pytest.raises(DataError, match="acts otherwise than the policy: an action differs by"):
+    with pytest.raises(DataError, match="acts differently from the original: an action differs by"):
         export_policy(tmp_path / "module", tmp_path / "out", "torch")
     assert not (tmp_path / "out").exists()
 

@@ -166,7 +166,7 @@ def test_a_recording_in_the_file_gives_its_data(walks: Path, folder: Path, tmp_p
     assert found.training.spec.input[0].path == str(walks)
 
 
-def test_without_any_figure_nothing_is_chosen(walks: Path, folder: Path, reporter: MemoryReporter) -> None:
+def test_without_any_value_nothing_is_chosen(walks: Path, folder: Path, reporter: MemoryReporter) -> None:
     greedy = {"heldOut": 0.4, "estimates": ["wis"]}  # hardly an episode counts
     found = search(base(walks, greedy), {"config.lr": [1e-3]}, output=folder, confirm=0)
     assert found.best is None

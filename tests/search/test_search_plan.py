@@ -217,7 +217,7 @@ def trial(number: int, *figures: float | None) -> Trial:
     )
 
 
-def test_the_best_mean_wins_the_earlier_of_equals_and_never_one_that_lacks_a_figure() -> None:
+def test_the_best_mean_wins_the_earlier_of_equals_and_never_one_that_lacks_a_value() -> None:
     trials = [trial(1, 9.0, None), trial(2, 1.0, 5.0), trial(3, 4.0, 2.0), trial(4, 2.0, 2.0)]
     assert [each.number for each in best_first(trials, "dr")] == [2, 3, 4, 1]
     assert [each.number for each in best_first(trials, "validationLoss")] == [4, 2, 3, 1]

@@ -1,8 +1,8 @@
 """The CustomResourceDefinitions: schema, CEL rules, printer columns. Pure; `make crds` writes the result.
 
 What pydantic checks when a resource is loaded, the API server checks at admission: types, bounds and choices
-by the schema, the rest by CEL rules that stand beside the validators in the models. Rules that need more than
-one place at a time are made here: options against the algorithm and each other, changes against the revision. What an
+by the schema, the rest by CEL rules, which are next to the validators in the models. Rules that need more than
+one field at a time are made here: options against the algorithm and each other, changes against the revision. What an
 algorithm requires of `model` and `learners` is checked by the loader alone.
 
 A field that takes a number or a list (a schedule) has no one type, so CEL does not know it: that it applies to the

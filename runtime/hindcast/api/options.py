@@ -1,7 +1,7 @@
 """The options of the algorithms, checked without importing an algorithm (and with it torch).
 
 `generated/algorithms.json` holds the JSON schema of each algorithm's options, written by `make crds` from the
-classes beside their losses. Here each schema becomes a pydantic model again, so that a wrong option reads
+classes next to their losses. Here each schema becomes a pydantic model again, so that a wrong option reads
 like any other wrong field.
 """
 

@@ -90,7 +90,7 @@ def without_defaults(schema: Schema) -> dict[str, Any]:
 
 
 def _resolve(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """The schema itself in place of a reference; what stands beside the reference wins."""
+    """The schema itself in place of a reference; keywords next to the reference win."""
     if "$ref" not in schema:
         return schema
     target = _resolve(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)

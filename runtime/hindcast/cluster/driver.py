@@ -149,7 +149,7 @@ class Driver:
         terminated_at: float | None = None
         while True:
             ended, _ = ray.wait([work], timeout=_LOOK_S)
-            self._hear(mailbox)
+            self._take_mail(mailbox)
             if self.reporting.superseded or self.keeper.superseded:
                 ray.cancel(work, force=True)
                 return None
@@ -167,7 +167,7 @@ class Driver:
         task = ray.remote(_carry_out).options(max_retries=_RETRIES, name=title(self.resource), **options)
         return task.remote(self.resource, mailbox, self.pools)
 
-    def _hear(self, mailbox: Mailbox) -> None:
+    def _take_mail(self, mailbox: Mailbox) -> None:
         try:
             mail = mailbox.take(_ANSWER_S)
         except ray.exceptions.GetTimeoutError:

@@ -55,7 +55,7 @@ class Keeper:
         self._child = attempt.child
         self._log = log
         self._reporting = reporting
-        self._had_it = False
+        self._had_lease = False
         self._complained = ""
         self._ended = threading.Event()
         self._last_look = threading.Event()
@@ -97,8 +97,8 @@ class Keeper:
     def _look_at_lease(self) -> None:
         found = holder(state_folder(self._resource))
         is_mine = found is not None and found["child"] == self._child
-        self.superseded = self.superseded or (self._had_it and not is_mine)
-        self._had_it = self._had_it or is_mine
+        self.superseded = self.superseded or (self._had_lease and not is_mine)
+        self._had_lease = self._had_lease or is_mine
 
     def _is_ours(self) -> bool:
         """Whether a log may be written to the folder: not among files of another run or of the user."""

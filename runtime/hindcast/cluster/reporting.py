@@ -51,8 +51,8 @@ class Reporting:
 
     Attributes:
         checkpoint_wanted: the operator wants the attempt to checkpoint and end.
-        superseded: nobody listens to this attempt any more.
-        is_told: the outcome was taken.
+        superseded: the operator has given up this attempt; nobody reads its reports any more.
+        outcome_delivered: the operator has the outcome.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Reporting:
     ) -> None:
         self.checkpoint_wanted = False
         self.superseded = False
-        self.is_told = False
+        self.outcome_delivered = False
         self._channel = channel
         self._clock = clock
         self._now = now
@@ -129,7 +129,7 @@ class Reporting:
             self._failed()
         else:
             self._sent, self._failures, self._beats = self._clock(), 0, self._beats + 1
-            self.is_told = report.outcome is not None
+            self.outcome_delivered = report.outcome is not None
             self.checkpoint_wanted = self.checkpoint_wanted or intent == CHECKPOINT
         return 0.0
 
@@ -223,9 +223,9 @@ class Beat:
 
 
 def send_outcome(reporting: Reporting, outcome: AttemptOutcome, patience: float) -> bool:
-    """Report the outcome and wait until it is taken; False if it was not within `patience` seconds."""
+    """Report the outcome and wait until the operator has it; False if that takes more than `patience` seconds."""
     reporting.outcome(outcome)
     deadline = time.monotonic() + patience
-    while not reporting.is_told and not reporting.superseded and time.monotonic() < deadline:
+    while not reporting.outcome_delivered and not reporting.superseded and time.monotonic() < deadline:
         time.sleep(0.05)
-    return reporting.is_told
+    return reporting.outcome_delivered

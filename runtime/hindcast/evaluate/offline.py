@@ -118,7 +118,7 @@ class OfflineReport:
         refused: name of an estimate -> why it is not there.
         calibration: of the behaviour's clone; None where its log-probabilities were recorded, or are not needed.
         effective_episodes: see `estimators.effective_episodes`; None without ratios.
-        signals: cheap figures by name: `action_agreement` (discrete actions), `imitation_loss` (not of policies that
+        signals: cheap metrics by name: `action_agreement` (discrete actions), `imitation_loss` (not of policies that
             sample without a density, such as FQL's), `td_error` (root mean square), `mean_q`, `max_q`;
             `critic_initial_value`, `critic_mean_q`, `critic_max_q` of the critics that the policy was trained with,
             where they are given.
@@ -242,7 +242,7 @@ def why_no_ratios(target: Target, options: Options, recorded: bool) -> str:
 
 def _hint(target: Target) -> str:
     samples = target.module.action_head.stochastic and not target.explore
-    return "; judge it as it samples (explore)" if samples else ""
+    return "; evaluate it with sampled actions (explore)" if samples else ""
 
 
 class _Case:

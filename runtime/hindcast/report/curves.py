@@ -1,4 +1,4 @@
-"""The figures of `results.jsonl` as arrays: what the report draws and tabulates.
+"""The metrics of `results.jsonl` as arrays: what the report draws and tabulates.
 
 One line of the file is one iteration: nested dicts under RLlib's names
 (`evaluation/env_runners/episode_return_mean`, `learners/default_policy/total_loss`, `timers/update_s`).
@@ -41,7 +41,7 @@ def lookup(result: Result, *names: str) -> float | None:
 
 @dataclass(frozen=True)
 class Line:
-    """One figure over the run: `x` and `y`, both `[n]`."""
+    """One metric over the run: `x` and `y`, both `[n]`."""
 
     x: F64
     y: F64
@@ -145,7 +145,7 @@ class Curves:
 
     @cached_property
     def learner(self) -> dict[str, Line]:
-        """Every figure of the default policy's learner over training iterations, by name."""
+        """Every metric of the default policy's learner over training iterations, by name."""
         names = {name for result in self.results for name in _learner_of(result)}
         lines = {name: _line(self.results, "learners", "default_policy", name) for name in names}
         return {name: line for name, line in lines.items() if len(line.y)}
@@ -184,7 +184,7 @@ class Curves:
         return _line(self.results, "timesteps_per_s")
 
     def last(self, *names: str) -> float | None:
-        """The latest value of a figure; None if there never was one."""
+        """The latest value of a metric; None if there never was one."""
         found = (lookup(result, *names) for result in reversed(self.results))
         return next((value for value in found if value is not None), None)
 

@@ -21,7 +21,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Tile:
-    """One key figure."""
+    """One of the key numbers at the top."""
 
     label: str
     value: str

@@ -1,4 +1,4 @@
-"""The words and figures of a report: key figures, tables, commands, the resource as YAML."""
+"""The text of a report: key numbers, tables, commands, the resource as YAML."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def export_policy(
         module_class: the policy's `model.moduleClass`, where it has one.
 
     Raises:
-        DataError: no checkpoint there, or what was exported acts otherwise than the policy.
+        DataError: no checkpoint there, or the exported policy acts differently.
         SpecError: the policy's network cannot be exported, or a package is missing.
     """
     policy, where = policy_at(path, module_class)
@@ -183,8 +183,8 @@ def _compared(policy: Policy, function: ExportedPolicy, step: Step) -> float:
         greatest = max(greatest, _gap(acted.env_actions, found))
     if greatest > _TOLERANCE:
         raise DataError(
-            f"what was exported acts otherwise than the policy: an action differs by {greatest:.3g}; nothing was "
-            "written."
+            f"the exported policy acts differently from the original: an action differs by {greatest:.3g}; nothing "
+            "was written."
         )
     return greatest
 

@@ -1,4 +1,4 @@
-"""The figures of evaluations: what makes a checkpoint the best, what ends a training, and what never would."""
+"""The metrics of evaluations: what makes a checkpoint the best, what ends a training, and what never would."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hindcast.report.results import ITERATION, Result
 ESTIMATED_RETURN: Final = "estimated_return"
 VALIDATION_LOSS: Final = "validation_loss"
 PATIENCE: Final = 10
-"""Evaluations in a row without a figure to stop by, after which a training that nothing else stops is ended."""
+"""Evaluations in a row without a value to stop by, after which a training that nothing else stops is ended."""
 
 
 def followed(spec: OfflineTrainingSpec) -> str | None:
-    """The figure of which the best checkpoint has the most: the return in the environment where that is measured again
+    """The metric of which the best checkpoint has the most: the return in the environment where that is measured again
     and again, else the first estimate of it, by name, else the return at the end; None where nothing is evaluated.
     """
     played, estimates = spec.evaluation_in_environment, spec.offline.estimates if spec.offline else []
@@ -26,8 +26,8 @@ def followed(spec: OfflineTrainingSpec) -> str | None:
     return estimates[0] if estimates else None
 
 
-def figure(result: Result, name: str) -> float | None:
-    """A figure of the evaluation that came with a result; None where none did, or it could not be computed.
+def metric(result: Result, name: str) -> float | None:
+    """A metric of the evaluation that came with a result; None where none did, or it could not be computed.
 
     Args:
         result: see above.
@@ -42,13 +42,13 @@ def figure(result: Result, name: str) -> float | None:
     return judged.get("estimates", {}).get(name, {}).get("value")
 
 
-def own_figure(result: Result, name: str | None) -> float | None:
-    """The figure, where it is of the weights after this iteration and not of earlier ones."""
+def own_metric(result: Result, name: str | None) -> float | None:
+    """The metric, where it is of the weights after this iteration and not of earlier ones."""
     if name is None:
         return None
     evaluation = result.get("evaluation", {})
     measured = evaluation if name == EPISODE_RETURN_MEAN else evaluation.get("offline", {})
-    return figure(result, name) if measured.get(ITERATION) == result[ITERATION] else None
+    return metric(result, name) if measured.get(ITERATION) == result[ITERATION] else None
 
 
 def with_evaluation(result: Result, played: Result | None, judged: Result | None) -> Result:
@@ -59,7 +59,7 @@ def with_evaluation(result: Result, played: Result | None, judged: Result | None
 
 def reached(stop: StopSpec | TrainStop, result: Result) -> bool:
     """Whether a stop criterion holds."""
-    score = figure(result, EPISODE_RETURN_MEAN)
+    score = metric(result, EPISODE_RETURN_MEAN)
     if stop.episode_return_mean is not None and score is not None and score >= stop.episode_return_mean:
         return True
     if isinstance(stop, StopSpec) and _judged_enough(stop, result):
@@ -69,7 +69,7 @@ def reached(stop: StopSpec | TrainStop, result: Result) -> bool:
 
 def _judged_enough(stop: StopSpec, result: Result) -> bool:
     """Whether what held-out episodes say ends the training."""
-    estimate, loss = figure(result, ESTIMATED_RETURN), figure(result, VALIDATION_LOSS)
+    estimate, loss = metric(result, ESTIMATED_RETURN), metric(result, VALIDATION_LOSS)
     if stop.estimated_return is not None and estimate is not None and estimate >= stop.estimated_return:
         return True
     return stop.validation_loss is not None and loss is not None and loss <= stop.validation_loss

@@ -39,10 +39,10 @@ from hindcast.run.stopping import (
     ESTIMATED_RETURN,
     VALIDATION_LOSS,
     EndlessGuard,
-    figure,
     followed,
+    metric,
     nearest_stop,
-    own_figure,
+    own_metric,
     reached,
     with_evaluation,
 )
@@ -53,12 +53,12 @@ from hindcast.storage.location import Location
 
 SUCCESS_FILE = "success.json"
 _SILENT_S: Final = 5.0
-_FIGURES: Final = {
+_METRICS: Final = {
     EPISODE_RETURN_MEAN: "return",
     ESTIMATED_RETURN: ESTIMATED_RETURN,
     VALIDATION_LOSS: VALIDATION_LOSS,
 }
-"""Figures of evaluations, and what progress calls them."""
+"""Metrics of evaluations, and what progress calls them."""
 
 
 class TrainingRun:
@@ -230,7 +230,7 @@ class TrainingRun:
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
             self._save(trainer, evaluations, result)
             return
-        score = own_figure(result, self._followed)
+        score = own_metric(result, self._followed)
         if score is not None and self._followed is not None:
             best = self._store.best_score(self._followed)
             if best is None or score > best:
@@ -262,7 +262,7 @@ class TrainingRun:
 
     def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:
         metrics = dict(result["learners"]["default_policy"])
-        score = own_figure(result, self._followed)
+        score = own_metric(result, self._followed)
         if score is not None and self._followed is not None:
             metrics[self._followed] = score
         return trainer.save(self._store, metrics, evaluating=evaluations.pending_updates)
@@ -288,7 +288,7 @@ class TrainingRun:
             log.append(line)
             self._remember(line)
             self._reporter.progress(self._progress(last))
-            score = own_figure(line, self._followed)
+            score = own_metric(line, self._followed)
             if score is not None and self._followed is not None:
                 self._store.mark_best(checkpoint, score, self._followed)
         best = self._store.best()
@@ -301,7 +301,7 @@ class TrainingRun:
             "seconds": last.get("time_total_s"),
             "checkpoint": str(checkpoint.location),
             "best": self._best(best),
-            **{name: self._latest.get(name) for name in _FIGURES},
+            **{name: self._latest.get(name) for name in _METRICS},
             "verdict": self._verdict,
             "loss": _loss(last),
         }
@@ -315,8 +315,8 @@ class TrainingRun:
 
     def _remember(self, result: Result) -> None:
         """Remember the latest figures of evaluations: looked for in all results, each iteration would take longer."""
-        for name in _FIGURES:
-            value = figure(result, name)
+        for name in _METRICS:
+            value = metric(result, name)
             if value is not None:
                 self._latest[name] = value
 
@@ -330,7 +330,7 @@ class TrainingRun:
         loss = _loss(result)
         if loss is not None:
             metrics["loss"] = loss
-        metrics |= {shown: self._latest[name] for name, shown in _FIGURES.items() if name in self._latest}
+        metrics |= {shown: self._latest[name] for name, shown in _METRICS.items() if name in self._latest}
         return Progress(self._name, "Training", done, total, unit, metrics, self._verdict)
 
     def _outcome(self, success: dict[str, Any], state: State, begun: float) -> Outcome:

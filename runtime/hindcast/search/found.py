@@ -20,14 +20,14 @@ class Run:
     Attributes:
         seed: of the training.
         folder: its run folder.
-        figure: of its best checkpoint; None where it failed, or the figure could not be computed.
-        interval: of the figure, 90 %; None of a loss.
+        figure: the metric at its best checkpoint; None where it failed, or the metric could not be computed.
+        interval: of that value, 90 %; None of a loss.
         verdict: on that checkpoint, in one sentence; None without estimates.
         behaviour: the recorded policy's return on the same episodes; None without estimates.
         checkpoint: path of that checkpoint.
         updates: made when it was saved.
         seconds: of training.
-        error: why there is no figure.
+        error: why there is no value.
     """
 
     seed: int
@@ -58,9 +58,9 @@ class Trial:
 
     @property
     def figure(self) -> float | None:
-        """Mean over the seeds; None unless every run has a figure."""
-        figures = [run.figure for run in self.runs if run.figure is not None]
-        return sum(figures) / len(figures) if figures and len(figures) == len(self.runs) else None
+        """Mean over the seeds; None unless every run has a value."""
+        values = [run.figure for run in self.runs if run.figure is not None]
+        return sum(values) / len(values) if values and len(values) == len(self.runs) else None
 
     @property
     def title(self) -> str:
@@ -73,7 +73,7 @@ class Confirmation:
     """What episodes that no trial has seen say of the winner.
 
     Attributes:
-        figure: the same figure as the trials'; None where it could not be computed.
+        figure: the same metric as the trials'; None where it could not be computed.
         interval, verdict, behaviour: as of `Run`.
         episodes: how many.
     """
@@ -91,9 +91,9 @@ class Search:
 
     Attributes:
         folder: where it is stored.
-        by: the figure that the trials are compared by: an estimate's name, or `validationLoss`.
-        trials: best first; those without a figure last.
-        training: of the best run; None where no trial has a figure.
+        by: the metric that the trials are compared by: an estimate's name, or `validationLoss`.
+        trials: best first; those without a value last.
+        training: of the best run; None where no trial has a value.
         confirmed: of the best run's checkpoint; None where no episodes were set aside.
         report: path of the HTML report.
     """
@@ -107,7 +107,7 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best mean over its seeds, the earlier one of equals; None where none has a figure."""
+        """The trial with the best mean over its seeds, the earlier one of equals; None where none has a value."""
         return self.trials[0] if self.trials[0].figure is not None else None
 
     @cached_property
@@ -160,25 +160,25 @@ def trial_json(trial: Trial) -> dict[str, Any]:
 
 
 def best_first(trials: list[Trial], by: str) -> list[Trial]:
-    """By their figures; those without one last, equals in order."""
+    """By their metric; those without a value last, equals in order."""
     return sorted(trials, key=lambda trial: (trial.figure is None, _cost(trial.figure, by)))
 
 
 def best_run(trial: Trial, by: str) -> Run:
-    """The run with the best figure."""
+    """The run with the best value."""
     return min(trial.runs, key=lambda run: _cost(run.figure, by))
 
 
-def _cost(figure: float | None, by: str) -> float:
+def _cost(value: float | None, by: str) -> float:
     """The less the better: a loss, or an estimate's negative."""
-    return (1 if by == LOSS else -1) * (figure or 0.0)
+    return (1 if by == LOSS else -1) * (value or 0.0)
 
 
-def with_interval(figure: float | None, interval: Interval | None) -> str:
+def with_interval(value: float | None, interval: Interval | None) -> str:
     """`195 [180, 210]`."""
-    if figure is None:
+    if value is None:
         return "none"
     if interval is None:
-        return formatting.significant(figure)
+        return formatting.significant(value)
     low, high = map(formatting.significant, interval)
-    return f"{formatting.significant(figure)} [{low}, {high}]"
+    return f"{formatting.significant(value)} [{low}, {high}]"

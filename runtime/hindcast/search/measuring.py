@@ -1,4 +1,4 @@
-"""From a training to its figure: what the held-out episodes said of its best checkpoint."""
+"""From a training to the value that it is compared by: what the held-out episodes said of its best checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a search: its winner, all trials as a table, and one picture of their figures."""
+"""The page of a search: its winner, all trials as a table, and one picture of their metric."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def trials_table(found: Search) -> Table:
 
 
 def trials_picture(found: Search) -> Picture | None:
-    """The figure of each run with its interval, best trial first; None where no trial has one."""
+    """The value of each run with its interval, best trial first; None where no trial has one."""
     ranked = [trial for trial in found.trials if any(run.figure is not None for run in trial.runs)]
     if found.best is None:
         return None
@@ -144,7 +144,7 @@ def _tiles(found: Search) -> Iterator[Tile]:
     if best is not None and (behaviour := best.runs[0].behaviour) is not None:
         yield Tile("Behaviour policy", formatting.significant(behaviour), "held-out episodes")
     failed = sum(run.error is not None for run in runs)
-    yield Tile("Runs", formatting.whole(len(runs)), f"{failed} without a figure" if failed else "")
+    yield Tile("Runs", formatting.whole(len(runs)), f"{failed} without a value" if failed else "")
     yield Tile("Time of training", formatting.duration(sum(run.seconds or 0.0 for run in runs)))
 
 

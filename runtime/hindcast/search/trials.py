@@ -19,7 +19,7 @@ from hindcast.run.offline import make_algorithm
 from hindcast.search.space import Over, Setting, in_words, settings
 
 LOSS: Final = "validationLoss"
-FIGURES: Final = (*get_args(EstimateName), LOSS)
+METRICS: Final = (*get_args(EstimateName), LOSS)
 SET_ASIDE: Final = 0.1
 """Share of the episodes for the last estimate, by default."""
 
@@ -37,7 +37,7 @@ class Plan:
 
     Attributes:
         base: the training that they vary, without an environment.
-        by: the figure that they are compared by, one of `FIGURES`.
+        by: the metric that they are compared by, one of `METRICS`.
         over: what is varied.
         drawn: whether the settings are random draws.
         settings: those of trial 1, 2, ….
@@ -143,8 +143,8 @@ def with_evaluation(resource: OfflineTraining, offline: OfflineEvaluationSpec | 
 
 def _check(resource: OfflineTraining, offline: OfflineEvaluationSpec, over: Over, by: str) -> None:
     spec = resource.spec
-    if by not in FIGURES:
-        raise SpecError(f"--by is {by!r}: expected one of {', '.join(FIGURES)}.")
+    if by not in METRICS:
+        raise SpecError(f"--by is {by!r}: expected one of {', '.join(METRICS)}.")
     if spec.sampler is not None:
         raise SpecError(
             "spec.input has a sampler, which plays in an environment: a search uses recorded data only."
@@ -190,7 +190,7 @@ def _check_losses(stop: StopSpec, over: Over) -> None:
 def _evaluation(
     resource: OfflineTraining, offline: OfflineEvaluationSpec, by: str, set_aside: float | None
 ) -> OfflineEvaluationSpec:
-    """The resource's, with the figure first and one discount for all trials."""
+    """The resource's, with that metric first and one discount for all trials."""
     estimates = offline.estimates if by == LOSS else list(dict.fromkeys((by, *offline.estimates)))
     gamma = offline.gamma
     if gamma is None and estimates:

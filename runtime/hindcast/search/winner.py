@@ -28,7 +28,7 @@ def take(found: Search, folder: str | Path) -> str:
         The folder.
 
     Raises:
-        SpecError: no trial has a figure.
+        SpecError: no trial has a value.
         OutputConflict: other files are there.
     """
     checkpoint = find_checkpoint(str(_run(found).checkpoint))
@@ -60,7 +60,7 @@ def retrain(
         name: of the training.
 
     Raises:
-        SpecError: no trial has a figure.
+        SpecError: no trial has a value.
         UserError: as of any training.
     """
     run = _run(found)

@@ -97,7 +97,7 @@ class Location:
 
     def info(self) -> pafs.FileInfo:
         """Type and size; the type is `NotFound` where nothing is."""
-        with storage_errors("look at", self):
+        with storage_errors("access", self):
             return self.backend.info(self.path)
 
     def exists(self) -> bool:

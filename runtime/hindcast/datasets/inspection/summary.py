@@ -1,4 +1,4 @@
-"""The document that inspecting a dataset gives, as `hindcast inspect --json` prints it: figures and problems."""
+"""The document that inspecting a dataset gives, as `hindcast inspect --json` prints it: statistics and problems."""
 
 from __future__ import annotations
 
