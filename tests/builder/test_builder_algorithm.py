@@ -195,7 +195,7 @@ class TestTraining:
 
     def test_notes_say_what_this_machine_has_not(self, walks: Path) -> None:
         with clone(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
-            assert "num_learners: sets the size of a batch alone on one machine" in algo.notes[0]
+            assert "num_learners: only sets the size of a batch on one machine" in algo.notes[0]
 
 
 class TestCheckpoints:

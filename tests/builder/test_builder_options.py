@@ -406,7 +406,7 @@ def test_columns_to_compress_are_those_of_sample_batches(form: str) -> None:
         ),
         (
             lambda: bc().learners(num_learners=4),
-            "num_learners: sets the size of a batch alone on one machine",
+            "num_learners: only sets the size of a batch on one machine",
         ),
         (
             lambda: bc().offline_data(map_batches_kwargs={"concurrency": 2}),

@@ -133,7 +133,7 @@ def test_what_takes_a_model_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_behaviour_that_may_remember_is_not_cloned(tmp_path: Path) -> None:
     report = evaluate_offline(remembering(), recorded(tmp_path, 50, logp=False), "cues", options())
     assert report.estimates == {}
-    assert "the behaviour is not cloned, since it may remember as well" in report.refused["wis"]
+    assert "the behaviour is not cloned, since it may have a state too" in report.refused["wis"]
     assert report.verdict.sentence.startswith("nothing can be said: the data have no action_logp")
     assert report.signals["action_agreement"] > 0.5
 

@@ -111,7 +111,10 @@ def test_timesteps_of_sequences_count_with_their_padding(walks: Path, tmp_path: 
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "CausalMean": ({"maxSeqLen": 17}, "16 timesteps, which make 0 sequences of 17: one for each is needed"),
+    "CausalMean": (
+        {"maxSeqLen": 17},
+        "16 timesteps, which make 0 sequences of 17: each learner needs at least one",
+    ),
     "CausalMean, burnt": (
         {"burnIn": 5},
         r"CausalMean\.needs raised ValueError at .*algorithm_toys.py:\d+: burn_in is 5",

@@ -245,12 +245,12 @@ def test_a_recurrent_policy_is_judged_by_ratios(tmp_path: Path, walks: Path) -> 
         (
             ["pdwis", "dm", "dr"],
             None,
-            r"estimates has dm, dr, which would never be computed: the policy has a rec",
+            r"estimates has dm, dr, which can never be computed: the policy has a rec",
         ),
         (
             ["wis"],
             ["obs", "actions", "rewards"],
-            r"estimates has wis, which would never be .* no action_logp",
+            r"estimates has wis, which can never be .* no action_logp",
         ),
     ],
 )
@@ -268,7 +268,7 @@ def test_what_a_recurrent_policy_can_never_have_is_refused(
 def test_an_estimate_that_can_never_be_computed_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "moves"
     record(recording(folder, environment={"id": "toy_environments:Continuous"}, duration={"episodes": 10}))
-    said = r"estimates has wis, and the policy's actions have no density, so that it would never be computed: explore"
+    said = r"estimates has wis, and the policy's actions have no density, so they can never be computed: set explore"
     with pytest.raises(SpecError, match=said):
         train(judged(tmp_path / "runs", folder, estimates=["wis"]))
 
@@ -321,7 +321,7 @@ def test_data_of_its_own_judge_what_is_trained_on_all_others(
         ),
         (
             {"heldOut": 0.1, "estimates": ["dm", "wis"], "explore": True},
-            r"heldOut gives 4 episodes, and wis would never be computed of fewer than 10: use more episodes",
+            r"heldOut gives 4 episodes, and wis cannot be computed from fewer than 10: use more episodes",
         ),
     ],
     ids=["empty", "one episode", "no ratios"],

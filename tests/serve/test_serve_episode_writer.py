@@ -313,7 +313,7 @@ def mistaken(path: Path, mistake: Any, sentence: str) -> None:
         ),
         (
             lambda log: log.log_action("a", [0, 0], 1),
-            "it comes with nothing, where the log's first step came with action_logp",
+            "it has nothing else, but the log's first action had action_logp",
         ),
         (
             lambda log: log.log_returns("a", "much"),
@@ -322,7 +322,7 @@ def mistaken(path: Path, mistake: Any, sentence: str) -> None:
         (lambda log: log.log_returns("a", float("nan")), "the reward is nan, which is not finite"),
         (lambda log: log.start_episode("a"), "episode 'a' is already running: end it, or use another id"),
         (lambda log: log.start_episode(7), "the episode id is 7, expected text"),
-        (lambda log: log.end_episode("b", [0, 0]), "episode 'b' does not run: it was not started"),
+        (lambda log: log.end_episode("b", [0, 0]), "episode 'b' is not running: it was not started"),
         (
             lambda log: log.end_episode("a", [0, 0], terminated=False),
             "episode 'a' ends neither terminated nor truncated",
@@ -373,7 +373,9 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
         with pytest.raises(OutputConflict, match="another process is writing to"):
             EpisodeWriter(tmp_path / "log")
         writer._process += 1  # as in a process that was forked
-        with pytest.raises(OutputConflict, match=r"opened by the process .*: open it after the fork"):
+        with pytest.raises(
+            OutputConflict, match=r"opened by the process .* a fork of it: open it after the fork"
+        ):
             writer.start_episode()
         writer.close()  # which leaves the log to its own process
         writer._process -= 1

@@ -198,7 +198,7 @@ def test_a_request_that_is_sent_again_counts_once(server: PolicyServer, listenin
         ("get_action", '{"episode_id": "a"}', (400, "get_action lacks observation")),
         ("get_action", '{"episode_id": 1, "observation": []}', (400, "episode_id is 1, expected text")),
         ("start_episode", '{"name": "a"}', (400, "start_episode has no name: it takes episode_id")),
-        ("get_action", '{"episode_id": "a", "observation": [0,0,0,0]}', (404, "episode 'a' does not run")),
+        ("get_action", '{"episode_id": "a", "observation": [0,0,0,0]}', (404, "episode 'a' is not running")),
         (
             "get_action",
             '{"episode_id": "r", "observation": [0,0]}',
@@ -289,7 +289,7 @@ def test_whether_it_is_there(listening: HttpServer) -> None:
 
 
 def test_what_a_client_hears(client: PolicyClient, listening: HttpServer, server: PolicyServer) -> None:
-    with pytest.raises(UnknownEpisode, match="episode 'a' does not run"):
+    with pytest.raises(UnknownEpisode, match="episode 'a' is not running"):
         client.log_returns("a", 1.0)
     episode = client.start_episode()
     with pytest.raises(DataError, match="obs has the shape"):

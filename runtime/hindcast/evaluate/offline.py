@@ -48,7 +48,7 @@ CALIBRATED: Final = 0.1
 STATE_UNSEEN: Final = "the policy has a recurrent state, and a model's values are of observations alone"
 UNCLONED: Final = (
     "the data have no action_logp, and for a policy with a recurrent state the behaviour is not cloned, since it may "
-    "remember as well; record log-probabilities"
+    "have a state too; record log-probabilities"
 )
 
 LEAST_EFFECTIVE: Final = 10.0

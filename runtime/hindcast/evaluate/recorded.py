@@ -71,7 +71,7 @@ def _refuse_odd_logp(window: WindowData, dataset: Dataset) -> None:
     t = step - int(ends[episode] - window.length[episode])
     raise DataError(
         f"{file}, row {row}: {Columns.ACTION_LOGP} is {float(logp[step]):g} at timestep {t} of the episode, expected "
-        "the log-probability of the recorded action; leave the episode out, or the column, so that the behaviour is "
+        "the log-probability of the recorded action; leave out the episode, or the column, so that the behaviour is "
         "cloned."
     )
 

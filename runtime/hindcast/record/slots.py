@@ -77,7 +77,7 @@ class Slots:
             return float(reward)
         except (TypeError, ValueError) as error:
             raise UserCodeError(
-                f"environment {self.name!r} in step() gave the reward {reward!r}, which is not a number"
+                f"environment {self.name!r} in step() returned the reward {reward!r}, which is not a number"
             ) from error
 
     def _put(self, slot: int, observation: Any) -> None:

@@ -112,7 +112,8 @@ def notes_on_judged(judged: Result) -> dict[str, str]:
     if calibration is not None and calibration["error"] > CALIBRATED:
         notes["calibration"] = (
             f"the data have no {Columns.ACTION_LOGP}, and the clone of the behaviour does not fit well (calibration "
-            f"error {calibration['error']:.2f}), so that ratios mislead: record log-probabilities, or ask for dm alone"
+            f"error {calibration['error']:.2f}), so its ratios are misleading: record log-probabilities, or ask for dm "
+            "alone"
         )
     return notes
 
@@ -198,18 +199,18 @@ class HeldOut:
         by_ratios = [name for name in asked if name != "dm"]
         if by_ratios and not self._policy.has_logp(explore):
             way_out = (
-                "explore: true evaluates it as it samples"
+                "set explore: true to evaluate it with sampled actions"
                 if not explore and self._policy.has_logp(explore=True)
                 else "dm needs no densities"
             )
             raise SpecError(
-                f"{_SPEC}.estimates has {', '.join(by_ratios)}, and the policy's actions have no density, so that it "
-                f"would never be computed: {way_out}."
+                f"{_SPEC}.estimates has {', '.join(by_ratios)}, and the policy's actions have no density, so they "
+                f"can never be computed: {way_out}."
             )
         if by_ratios and self._dataset.num_episodes < LEAST_EFFECTIVE:
             raise SpecError(
-                f"{self._name} gives {self._dataset.num_episodes} episodes, and {', '.join(by_ratios)} would never be "
-                f"computed of fewer than {LEAST_EFFECTIVE:.0f}: use more episodes, or dm alone."
+                f"{self._name} gives {self._dataset.num_episodes} episodes, and {', '.join(by_ratios)} cannot be "
+                f"computed from fewer than {LEAST_EFFECTIVE:.0f}: use more episodes, or dm alone."
             )
         if self._policy.module.is_stateful():
             self._check_of_state(by_ratios)
@@ -218,12 +219,12 @@ class HeldOut:
         by_model = [name for name in self._spec.estimates if name in ("dm", *BY_BOTH)]
         if by_model:
             raise SpecError(
-                f"{_SPEC}.estimates has {', '.join(by_model)}, which would never be computed: {STATE_UNSEEN}; ask for "
+                f"{_SPEC}.estimates has {', '.join(by_model)}, which can never be computed: {STATE_UNSEEN}; ask for "
                 f"{', '.join(BY_RATIOS)}."
             )
         if by_ratios and not has_logp(self._dataset):
             raise SpecError(
-                f"{_SPEC}.estimates has {', '.join(by_ratios)}, which would never be computed: {UNCLONED}."
+                f"{_SPEC}.estimates has {', '.join(by_ratios)}, which can never be computed: {UNCLONED}."
             )
 
     def _opened(self, pipeline: PipelineSpec, needs: Needs) -> OfflineData:

@@ -142,8 +142,8 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
         raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
     if spec.sampler is not None and not kind.live:
         raise SpecError(
-            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only; where its losses are "
-            "right on actions of any policy, and its own explores, set live = True in the class."
+            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only; if its losses are "
+            "valid for actions of any policy, and its own policy explores, set live = True in the class."
         )
     if spec.custom_config is not None:
         return build(spec.algorithm, spec.custom_config, at="spec.customConfig")
@@ -160,8 +160,8 @@ def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners
     if items < learners:
         sequences = "" if per_item == 1 else f", which make {items} sequences of {per_item}"
         raise SpecError(
-            f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps{sequences}: one for each "
-            "is needed."
+            f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps{sequences}: each "
+            "learner needs at least one."
         )
     notes = []
     if learners > 1 and learners != first_learners:

@@ -111,7 +111,7 @@ class RecordingRun:
         """`onExisting: Fail`; what this run left unfinished itself is not in its way."""
         if self._spec.output.on_existing == "Fail":
             raise OutputConflict(
-                f"{self._folder} holds this recording already, finished, and output.onExisting is Fail: give "
+                f"{self._folder} already holds this recording, finished, and output.onExisting is Fail: give "
                 "another output.path, or set it to Resume."
             )
 

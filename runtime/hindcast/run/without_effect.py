@@ -23,7 +23,7 @@ NOWHERE: Final[Mapping[str, str]] = {
 _POD = "has no effect on one machine, whose processes take what they need"
 ON_ONE_MACHINE: Final[Mapping[str, str]] = {
     "pipeline.dataWorkers": "has no effect on one machine, where the learner's process reads the data",
-    "learners.replicas": "sets the size of a batch alone on one machine, where one learner takes all of it",
+    "learners.replicas": "only sets the size of a batch on one machine, where one learner takes all of it",
     "learners.cpus": _POD,
     "learners.memory": _POD,
     "runners.cpus": _POD,

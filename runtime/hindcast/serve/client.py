@@ -67,7 +67,7 @@ class PolicyClient:
             observation: nested like its space, of numbers, lists or arrays.
 
         Raises:
-            UnknownEpisode: the episode does not run, which all are that ran when the server was started again.
+            UnknownEpisode: the episode is not running; a restart of the server ends all that were.
             DataError: an observation that does not fit.
             Unreachable: the server does not answer.
         """
@@ -153,7 +153,7 @@ class PolicyClient:
         try:
             found = json.loads(response.read())
         except ValueError as error:
-            raise http.client.HTTPException(f"status {response.status} without a document") from error
+            raise http.client.HTTPException(f"status {response.status} without a JSON document") from error
         if response.status == 200:
             return found
         sentence = str(found.get("error"))

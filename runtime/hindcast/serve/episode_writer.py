@@ -129,7 +129,7 @@ class EpisodeWriter:
                 same with each action of the log.
 
         Raises:
-            UnknownEpisode: the episode does not run.
+            UnknownEpisode: the episode is not running.
             DataError: values that do not fit the spaces, or the first step; nothing is logged.
         """
         with self._logging():
@@ -146,7 +146,7 @@ class EpisodeWriter:
         """Refuse what `log_action` would refuse, without logging it.
 
         Raises:
-            UnknownEpisode: the episode does not run.
+            UnknownEpisode: the episode is not running.
             DataError: an observation that does not fit.
         """
         with self._logging():
@@ -163,7 +163,7 @@ class EpisodeWriter:
             info: to be kept with the step, as JSON.
 
         Raises:
-            UnknownEpisode: the episode does not run.
+            UnknownEpisode: the episode is not running.
             DataError: it has no action yet; the reward is no finite number.
         """
         with self._logging():
@@ -184,7 +184,7 @@ class EpisodeWriter:
             truncated: it was cut off; it counts as terminated no more then.
 
         Raises:
-            UnknownEpisode: the episode does not run.
+            UnknownEpisode: the episode is not running.
             DataError: an observation that does not fit; neither terminated nor truncated.
         """
         if not (terminated or truncated):
@@ -281,8 +281,8 @@ class EpisodeWriter:
     def _logging(self) -> Iterator[None]:
         if os.getpid() != self._process:
             raise OutputConflict(
-                f"the log {self._folder} was opened by the process {self._process}, of which this one is a fork: "
-                "open it after the fork, in one process, which others reach by `hindcast serve`."
+                f"the log {self._folder} was opened by the process {self._process}, and this process is a fork of it: "
+                "open it after the fork, in one process; `hindcast serve` lets several processes use one log."
             )
         with self._lock:
             if self._is_closed:

@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.command, self.path, self.request_version = "", "", self.protocol_version
         words = self.requestline.split()
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            self._send(*_refusal(400, "this is not a request of HTTP/1"), close=True)
+            self._send(*_refusal(400, "this is not an HTTP/1 request"), close=True)
             return False
         self.command, self.path, self.request_version = words
         self.headers = {}
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether the server is running."""
         is_health = self.path.strip("/") == "health"
         self._send(
-            *(_answer(200, {"status": "ok"}) if is_health else _refusal(404, "only /health is read by GET"))
+            *(_answer(200, {"status": "ok"}) if is_health else _refusal(404, "GET is for /health only"))
         )
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -268,7 +268,7 @@ class _Answering:
         try:
             return {name: with_tuples_of(value, self._structs.get(name)) for name, value in document.items()}
         except (KeyError, TypeError, ValueError) as error:
-            raise _Refused(400, f"{method}: a value is not nested as its space is: {error!r}") from error
+            raise _Refused(400, f"{method}: a value is not nested like its space: {error!r}") from error
 
 
 def _answer(status: int, document: Mapping[str, Any]) -> Answer:

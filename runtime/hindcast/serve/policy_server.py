@@ -74,7 +74,7 @@ class PolicyServer:
         """The action for an observation, in the application's own units; it is in the log before it is returned.
 
         Raises:
-            UnknownEpisode: the episode does not run.
+            UnknownEpisode: the episode is not running.
             DataError: an observation that does not fit; nothing is logged.
         """
         acted = self._decide(episode_id, observation)
@@ -94,14 +94,14 @@ class PolicyServer:
                 policy's own actions have one.
 
         Raises:
-            UnknownEpisode: the episode does not run.
+            UnknownEpisode: the episode is not running.
             DataError: values that do not fit, or no `action_logp`; nothing is logged.
         """
         where = f"episode {episode_id!r}: log_action"
         if action_logp is None and self.policy.has_logp(self._explore):
             raise DataError(
                 f"{where} needs action_logp, the log-probability with which the application chose the action (0.0 "
-                "where that was certain), since estimates from the log weigh by it"
+                "if it was certain): estimates from the log are weighted by it"
             )
         own = {
             leaf: self.policy.preprocessing.to_module(leaf, value[None])

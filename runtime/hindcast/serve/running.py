@@ -95,7 +95,7 @@ class Episodes:
         """The running episode.
 
         Raises:
-            UnknownEpisode: it does not run.
+            UnknownEpisode: it is not running.
         """
         if id_ not in self.running:
             raise unknown_episode(id_)

@@ -101,8 +101,8 @@ class Steps:
         known = [name for name in self.spec.leaves if _is_output(name)]
         if given.keys() != set(known):
             raise DataError(
-                f"{where}: it comes with {_listed(given)}, where the log's first step came with {_listed(known)}: "
-                "give the same with each action"
+                f"{where}: it has {_listed(given)}, but the log's first action had {_listed(known)}: "
+                "give the same with every action"
             )
         return {**checked, **{name: self._value(name, given[name], where) for name in known}}
 
@@ -203,4 +203,4 @@ def _what(column: str) -> str:
 
 
 def _listed(names: Any) -> str:
-    return ", ".join(sorted(names)) or "nothing"
+    return ", ".join(sorted(names)) or "nothing else"

@@ -10,6 +10,6 @@ class UnknownEpisode(DataError):
 def unknown_episode(id_: str) -> UnknownEpisode:
     """The error for an episode that is not running."""
     return UnknownEpisode(
-        f"episode {id_!r} does not run: it was not started, has ended, or was cut when its writer was closed or "
+        f"episode {id_!r} is not running: it was not started, has ended, or was cut when its writer was closed or "
         "killed; start another one"
     )
