@@ -19,7 +19,9 @@ from hindcast.datasets.prepare.making import Maker
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.partitions import PREPARED
 from hindcast.episodes.block import Block
+from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.run.carry_out import carry_out
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, episode_hashes, leftovers, read_all, record, recording, train
 
@@ -130,6 +132,15 @@ def test_a_training_resumes_with_the_batches_it_would_have_had(written, batches)
         for name, weight in load_file(run / "module/weights.safetensors").items()
     }
     assert weights == {name: pytest.approx(size, rel=1e-5) for name, size in EXPECTED["weights"].items()}
+
+
+def test_a_training_on_columns_is_refused_rather_than_resumed_with_other_batches(written, batches):
+    """Columns were opened in place. Since 75e492b they are prepared, which gives other units, and so other batches."""
+    with pytest.raises(
+        DataError, match=r"cannot be resumed: the data have changed .* a higher spec\.revision"
+    ):
+        carry_out(load_resources(["in_place.yaml"]), MemoryReporter())
+    assert batches == []
 
 
 def test_a_training_from_the_start_has_the_same_batches(written, batches):
