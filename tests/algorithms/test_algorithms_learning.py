@@ -14,9 +14,11 @@ from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import new_learner
+from layers import repeats
 from support import record, recording, train, training
 
-pytestmark = pytest.mark.learning
+pytestmark = [pytest.mark.learning, pytest.mark.soak]
+seeds = pytest.mark.parametrize("seed", range(repeats(1, soak=3)))
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 QUICK = {"lr": 1e-3, "minibatchSize": 256}
@@ -83,10 +85,11 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
         ),
     ],
 )
-def test_it_learns_from_what_it_plays(algorithm, environment, train, least, iterations):
+@seeds
+def test_it_learns_from_what_it_plays(algorithm, environment, train, least, iterations, seed):
     """As an expert that is recorded without exploring."""
-    train = {"algorithm": algorithm, "stop": {"episodeReturnMean": least}, **train}
-    resource = recording("never written", environment={"id": environment.id}, policy={"train": train})
+    policy = {"train": {"algorithm": algorithm, "stop": {"episodeReturnMean": least}, **train}}
+    resource = recording("never written", environment={"id": environment.id}, policy=policy, seed=seed)
     trainer = online_trainer(resource, resource.spec.policy.train, width=1)
     trainer.begin()
     evaluator = EnvEvaluator(environment, 10, explore=False)
@@ -98,8 +101,9 @@ def test_it_learns_from_what_it_plays(algorithm, environment, train, least, iter
     assert returns[-1] >= least, returns
 
 
-def test_bc_clones_it_from_20_episodes(expert):
-    runner = EnvRunner(CARTPOLE, expert[1], width=8, seed=1, explore=True)
+@seeds
+def test_bc_clones_it_from_20_episodes(expert, seed):
+    runner = EnvRunner(CARTPOLE, expert[1], width=8, seed=1 + seed, explore=True)
     episodes = list(runner.play(range(20)))
     runner.close()
     obs = torch.from_numpy(np.concatenate([episode.columns["obs"][:-1] for episode in episodes]))
@@ -110,9 +114,9 @@ def test_bc_clones_it_from_20_episodes(expert):
         environment_spaces(CARTPOLE),
         ModelSpec(fcnet_hiddens=[64, 64]),
         environment=CARTPOLE,
-        seed=0,
+        seed=seed,
     )
-    source = torch.Generator().manual_seed(0)
+    source = torch.Generator().manual_seed(seed)
     for _ in range(300):
         rows = torch.randint(len(obs), (256,), generator=source)
         learner.update({"obs": obs[rows], "actions": actions[rows]})
@@ -146,7 +150,8 @@ def mixed(expert, tmp_path_factory):
         ),
     ],
 )
-def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, mixed, tmp_path):
+@seeds
+def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, seed, mixed, tmp_path):
     """Half of the batches are of an expert, half at random."""
     resource = training(
         tmp_path,
@@ -159,11 +164,13 @@ def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, mix
         pipeline={"datasetNumItersPerLearner": 250},
         evaluation={"interval": 1, "duration": 10},
         stop={"updates": updates, "episodeReturnMean": 450},
+        seed=seed,
     )
     assert train(resource).metrics["episode_return_mean"] >= 450
 
 
-def test_files_and_samples_together(mixed, tmp_path):
+@seeds
+def test_files_and_samples_together(mixed, tmp_path, seed):
     """As RLlib's page of 2019 mixes them, to a return of 450: half of the batches are of what it plays."""
     resource = training(
         tmp_path,
@@ -176,6 +183,7 @@ def test_files_and_samples_together(mixed, tmp_path):
         pipeline={"datasetNumItersPerLearner": 1000},
         evaluation={"interval": 1, "duration": 10},
         stop={"updates": 12_000, "episodeReturnMean": 450},
+        seed=seed,
     )
     assert train(resource).metrics["episode_return_mean"] >= 450
 

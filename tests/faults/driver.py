@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
                 outcome = RecordingRun(loaded, reporter, interruption).carry_out()
             else:
                 die_at(kill_at, loaded.spec.checkpoint.path)
-                inputs = [Input(str(source.path), source.weight) for source in loaded.spec.input]
+                inputs = [Input(str(source.path), source.weight) for source in loaded.spec.recorded]
                 if isinstance(group, Ranks) and not group.leads:
                     follow(loaded, inputs, HERE, group)
                     return 0

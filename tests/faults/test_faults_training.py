@@ -17,7 +17,7 @@ from processes import Driver, ends
 
 from hindcast.api import OfflineTraining
 from layers import repeats
-from support import WALK, training
+from support import WALK, record, recording, training
 
 pytestmark = pytest.mark.soak
 
@@ -164,13 +164,44 @@ def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     )
 
 
+def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
+    """24 updates in iterations of 6; half of each batch is of what the algorithm plays."""
+    environment = "toy_environments:Steered"
+    return training(
+        folder,
+        "",
+        algorithm=algorithm,
+        config={"trainBatchSizePerLearner": 16},
+        environment={"id": environment},
+        input=[
+            {"path": str(data), "weight": 0.5},
+            {"sampler": {"warmupTimesteps": 20, "timestepsPerUpdate": 2}, "weight": 0.5},
+        ],
+        pipeline={"datasetNumItersPerLearner": 6},
+        checkpoint={"every": 1, "keep": 2},
+        stop={"iterations": 4},
+    )
+
+
 @pytest.mark.parametrize(
-    "algorithm",
-    ["learn_marwil:MARWIL", "learn_iql:IQL", "learn_dqn:DQN", "learn_lstm_bc:LSTMBC"],
+    ("algorithm", "of_items"),
+    [
+        ("learn_marwil:MARWIL", of_items),
+        ("SAC", that_plays),
+        ("learn_dqn:DQN", of_items),
+        ("learn_lstm_bc:LSTMBC", of_items),
+    ],
+    ids=["MARWIL", "SAC", "DQN", "LSTMBC"],
 )
-def test_killed_at_named_moments(tmp_path: Path, walks: Path, algorithm: str) -> None:
-    """Targets, several optimisers, n steps, sequences, dropout: killed wherever it is, a training is the same."""
-    assert "outcome Succeeded" in Driver(of_items(tmp_path / "whole", walks, algorithm), tmp_path).finish()
+def test_killed_at_named_moments(
+    tmp_path: Path, walks: Path, algorithm: str, of_items: Callable[[Path, Path, str], OfflineTraining]
+) -> None:
+    """Targets, several optimisers, n steps, sequences, samples: killed wherever it is, a training is the same."""
+    data = walks
+    if of_items is that_plays:
+        data = tmp_path / "steered"
+        record(recording(data, environment={"id": "toy_environments:Steered"}))
+    assert "outcome Succeeded" in Driver(of_items(tmp_path / "whole", data, algorithm), tmp_path).finish()
     whole = contents(tmp_path / "whole")
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
     moments = [name for name in MOMENTS if algorithm.endswith("MARWIL") or "targets" not in name]
@@ -178,13 +209,13 @@ def test_killed_at_named_moments(tmp_path: Path, walks: Path, algorithm: str) ->
         run = tmp_path / f"killed{number}"
         for moment in rng.permutation(moments):
             time = int(rng.integers(1, 4))
-            if killed(of_items(run, walks, algorithm), tmp_path, moment, time):
+            if killed(of_items(run, data, algorithm), tmp_path, moment, time):
                 continue
             run = run.with_name(
                 f"{run.name}-{moment}"
             )  # the one before had come to its end without the moment
-            assert killed(of_items(run, walks, algorithm), tmp_path, moment, time), moment
-        said = Driver(of_items(run, walks, algorithm), tmp_path).finish()
+            assert killed(of_items(run, data, algorithm), tmp_path, moment, time), moment
+        said = Driver(of_items(run, data, algorithm), tmp_path).finish()
         assert "outcome Succeeded" in said, said
     for folder in tmp_path.glob("killed*"):
         assert contents(folder) == whole
