@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast import BCConfig
-from hindcast.errors import DataError, SpecError
+from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.run.carry_out import InFiles, train_here
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
@@ -84,6 +85,22 @@ def test_what_is_finished_is_not_prepared_again(tmp_path: Path, scrambled: Path,
     for file in scrambled.iterdir():
         file.unlink()
     assert train(resource, MemoryReporter()).state == "AlreadyFinished"
+
+
+def test_what_is_finished_goes_on_with_another_stop(tmp_path: Path, scrambled: Path) -> None:
+    train(training(tmp_path / "run", scrambled), MemoryReporter())
+    longer = training(tmp_path / "run", scrambled, stop={"iterations": 4})
+    assert train(longer, MemoryReporter()).state == "Succeeded"
+
+
+def test_what_is_finished_keeps_another_from_being_prepared(
+    tmp_path: Path, scrambled: Path, cache: Path
+) -> None:
+    train(training(tmp_path / "run", scrambled), MemoryReporter())
+    shutil.rmtree(cache)
+    with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
+        train(training(tmp_path / "run", scrambled, seed=3), MemoryReporter())
+    assert not cache.exists()
 
 
 def test_what_is_finished_can_be_planned(tmp_path: Path, scrambled: Path) -> None:

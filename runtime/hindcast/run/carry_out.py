@@ -7,7 +7,9 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from hindcast.api import Loaded, OfflineRecording, OfflineTraining
+import orjson
+
+from hindcast.api import Loaded, OfflineRecording, OfflineTraining, spec_hash
 from hindcast.api.metadata import Reference
 from hindcast.api.sentences import dotted
 from hindcast.errors import DataError, SpecError
@@ -16,7 +18,7 @@ from hindcast.models.rl_module import module_class_of
 from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
-from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
+from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_another, run_folder, title
 from hindcast.run.inputs import References, inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.offline import Inputs, make_algorithm
@@ -93,15 +95,19 @@ def inputs_to_train(
     """A training's data, ready to be opened; of a finished one nothing is prepared any more.
 
     Raises:
+        OutputConflict: the run folder holds another training, which is finished.
         DataError: there is no policy at `spec.initialCheckpoint`, and the training has no checkpoint.
         UserError: what else keeps it from starting.
     """
-    initial, own = resource.spec.initial_checkpoint, run_folder(resource).child(CHECKPOINTS_FOLDER)
-    if initial is not None and CheckpointStore(own).latest() is None:
+    initial, folder = resource.spec.initial_checkpoint, run_folder(resource)
+    if initial is not None and CheckpointStore(folder.child(CHECKPOINTS_FOLDER)).latest() is None:
         initial_policy(initial, resource.spec.model)  # before data are prepared for it
     asked = inputs_of(resource, references)
-    if run_folder(resource).child(SUCCESS_FILE).exists():
-        return [one.named for one in asked]
+    marker = folder.child(SUCCESS_FILE)
+    if marker.exists():
+        refuse_another(folder, resource, is_worth_keeping=True)
+        if orjson.loads(marker.read_bytes())["specHash"] == spec_hash(resource):
+            return [one.named for one in asked]
     return ready_inputs(resource, asked, reporter, interruption.check, ray_options)
 
 
