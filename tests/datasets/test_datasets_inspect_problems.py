@@ -274,8 +274,9 @@ def test_files_without_rows_and_notes(kit, tmp_path):
     pq.write_table(pq.read_schema(path).empty_table(), tmp_path / "empty.parquet")
     (problem,) = found(tmp_path, "empty-file")
     assert (problem.severity, problem.path) == ("info", str(tmp_path / "empty.parquet"))
-    (note,) = found(tmp_path, "note", notes=["7 rows were dropped"])
-    assert note.message == "7 rows were dropped"
+    (tmp_path / "README.md").write_text("what this is")
+    (note,) = found(tmp_path, "note")
+    assert note.message == "1 file that is not data was left out: README.md"
 
 
 def test_problems_come_worst_first(kit, tmp_path):

@@ -36,6 +36,7 @@ class Indexed(NamedTuple):
         layout: name of its layout.
         runs: of a file that Hindcast did not write, what each stored episode is.
         unfinished: what to say of the recording that it belongs to, where that is not complete.
+        is_listed: a recording says all of this; the file itself was not looked into.
     """
 
     location: Location
@@ -44,6 +45,7 @@ class Indexed(NamedTuple):
     layout: str = DEFAULT
     runs: tuple[Run, ...] = ()
     unfinished: str = ""
+    is_listed: bool = False
 
 
 def index_file(location: Location, relative: str) -> Indexed:

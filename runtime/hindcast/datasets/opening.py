@@ -62,8 +62,7 @@ def open_dataset(
         verify: read all files of recordings and compare their checksums (sizes are always compared).
 
     Raises:
-        DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ, a
-            column that there is not.
+        DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ.
         StorageError: storage that refuses or fails.
     """
     given = [paths] if isinstance(paths, str | Path | Location | Projected) else list(paths)
@@ -73,20 +72,37 @@ def open_dataset(
     files = [
         file
         for path, columns in several
-        for file in projected(find_files(resolve(path, filesystem), verify), columns)
+        for file in projected(find_files([resolve(path, filesystem)], verify).indexed, columns)
     ]
+    return dataset_of(files, ", ".join(str(one.path) for one in several))
+
+
+def dataset_of(files: Sequence[Indexed], name: str) -> EpisodeDataset:
+    """Files that were found, in that order, as one dataset.
+
+    Args:
+        files: as `find_files` gives them, perhaps of several calls.
+        name: of the data, for messages.
+
+    Raises:
+        DataError: no episodes, a file that is there twice, files that differ.
+    """
     check_distinct(file.location for file in files)
     spec = DataSpec.common((file.location, file.spec) for file in files)
     stitched, repeated = drop_repeated(stitch(files), spec)
     notes = (*unfinished_of(files), *notes_on_repeated(repeated))
     dataset = EpisodeDataset(spec, stitched, notes=notes, repeated=repeated)
     if not dataset.num_steps:
-        raise DataError(f"{', '.join(str(one.path) for one in several)} holds no episodes: record some first")
+        raise DataError(f"{name} holds no episodes: record some first")
     return dataset
 
 
-def projected(files: list[Indexed], columns: Sequence[str] | None) -> list[Indexed]:
-    """The files of one path, as if they held no other columns.
+def projected(files: Sequence[Indexed], columns: Sequence[str] | None) -> Sequence[Indexed]:
+    """The files of one input, as if they held no other columns.
+
+    Args:
+        files: as `find_files` gives them.
+        columns: names of columns (`obs` means all its leaves) or of leaves; all if None.
 
     Raises:
         DataError: a column that none of them has.

@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from hindcast.datasets.footers import IndexCache, Indexed, describe_file
 from hindcast.errors import DataError
@@ -38,18 +38,42 @@ def raise_refusal(reason: Reason, location: Location, error: DataError) -> None:
     raise error
 
 
-def find_files(location: Location, verify: bool, refuse: Refuse = raise_refusal) -> list[Indexed]:
-    """The data files that one of the user's paths names, indexed, in a fixed order.
+class DataFiles(NamedTuple):
+    """What is in some places.
+
+    Attributes:
+        indexed: the data files, in a fixed order.
+        unopened: files in plain folders that nobody looked into, since they are not named as Parquet is.
+        unlisted: Parquet files in recordings that do not list them.
+    """
+
+    indexed: list[Indexed]
+    unopened: list[Location]
+    unlisted: list[Location]
+
+
+def find_files(
+    locations: Sequence[Location], verify: bool = False, refuse: Refuse = raise_refusal
+) -> DataFiles:
+    """The data files that the user's paths name; every folder is listed once, and every file opened once at most.
 
     Args:
-        location: a file, a folder (searched recursively) or a glob.
+        locations: files, folders (searched recursively) and globs.
         verify: whether to read every file of a recording and compare its checksum.
         refuse: called for each file that cannot be used.
 
     Raises:
         DataError: nothing there, no Parquet files, nothing recorded yet; what `refuse` raises.
+        StorageError: storage that refuses or fails.
     """
-    return [file for place in expand(location) for file in _files_of(place, verify, refuse)]
+    if not locations:
+        raise DataError("no paths are given: name at least one folder or file with episodes")
+    found = [_files_of(place, verify, refuse) for location in locations for place in expand(location)]
+    return DataFiles(
+        [file for one in found for file in one.indexed],
+        [file for one in found for file in one.unopened],
+        [file for one in found for file in one.unlisted],
+    )
 
 
 def expand(location: Location) -> list[Location]:
@@ -111,33 +135,41 @@ def _glob_pattern(glob: str) -> re.Pattern[str]:
     )
 
 
-def _files_of(place: Location, verify: bool, refuse: Refuse) -> list[Indexed]:
+def _files_of(place: Location, verify: bool, refuse: Refuse) -> DataFiles:
     if not place.exists():
         raise missing(place)
     if not place.is_folder():
         info = place.info()
         entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
-        return _indexed(place.parent(), [entry], refuse)
+        return DataFiles(_indexed(place.parent(), [entry], refuse), [], [])
     entries = place.list(recursive=True)
-    recordings = recordings_in(entries)
+    recordings = _recordings_in(entries)
     if "" in recordings:
         return _recorded(place, entries, verify, refuse)
     found: dict[str, list[Indexed]] = {}
+    unlisted: list[Location] = []
     for recording in recordings:
         inside = [
             entry._replace(relative=entry.relative[len(recording) + 1 :])
             for entry in entries
             if entry.relative.startswith(f"{recording}/")
         ]
-        found[recording] = _recorded(place.child(recording), inside, verify, refuse)
+        recorded = _recorded(place.child(recording), inside, verify, refuse)
+        found[recording] = recorded.indexed
+        unlisted += recorded.unlisted
     for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
         refuse("missing", link, missing(link))
-    plain = [entry for entry in entries if _is_plain(entry, recordings) and is_parquet(entry)]
+    others = [entry for entry in entries if _is_plain(entry, recordings)]
+    plain = [entry for entry in others if _is_parquet(entry)]
     if not plain and not recordings:
         names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
         raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
     found.update({file.entry.path: [file] for file in _indexed(place, plain, refuse)})
-    return [file for name in sorted(found) for file in found[name]]
+    return DataFiles(
+        [file for name in sorted(found) for file in found[name]],
+        [entry.location for entry in others if not _is_parquet(entry)],
+        unlisted,
+    )
 
 
 def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Indexed]:
@@ -170,25 +202,12 @@ def _mixture(folder: Location, one: Indexed, other: Indexed) -> DataError:
     )
 
 
-def unopened_files(location: Location) -> list[Location]:
-    """The files in plain folders that `find_files` does not look into, since they are not named as Parquet is."""
-    found: list[Location] = []
-    for place in expand(location):
-        entries = place.list(recursive=True) if place.is_folder() else []
-        recordings = recordings_in(entries)
-        if "" not in recordings:
-            found += [
-                entry.location for entry in entries if _is_plain(entry, recordings) and not is_parquet(entry)
-            ]
-    return found
-
-
-def recordings_in(entries: Iterable[Entry]) -> list[str]:
+def _recordings_in(entries: Iterable[Entry]) -> list[str]:
     """The folders in a recursive listing that are recordings, relative to it, sorted."""
     return sorted({posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER})
 
 
-def is_parquet(entry: Entry) -> bool:
+def _is_parquet(entry: Entry) -> bool:
     """Whether a file is named as Parquet is."""
     return entry.is_file and entry.relative.endswith((".parquet", ".pq"))
 
@@ -198,7 +217,7 @@ def _is_plain(entry: Entry, recordings: list[str]) -> bool:
     return entry.is_file and not inside and not is_hidden(entry.relative)
 
 
-def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> list[Indexed]:
+def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> DataFiles:
     """The files of a recording: those of its manifest, else of its commits; never other files in the folder."""
     manifest = read_manifest(folder)
     if manifest is not None:
@@ -221,8 +240,16 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
         what, far = None, how_far(folder, commits)
     files = listed_files(folder, listed, entries, verify, refuse)
     if what is not None:
-        return [Indexed(folder.child(file.path), file, *what) for file in files]
-    return [file._replace(unfinished=far) for file in _described(folder, files, refuse)]
+        indexed = [Indexed(folder.child(file.path), file, *what, is_listed=True) for file in files]
+    else:
+        indexed = [file._replace(unfinished=far) for file in _described(folder, files, refuse)]
+    known = {file.path for file in listed}
+    unlisted = [
+        entry.location
+        for entry in entries
+        if _is_parquet(entry) and not is_hidden(entry.relative) and entry.relative not in known
+    ]
+    return DataFiles(indexed, [], unlisted)
 
 
 def listed_files(
@@ -279,7 +306,7 @@ def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> 
         except DataError as error:
             refuse("unreadable", location, error)
             continue
-        return [Indexed(folder.child(file.path), file, *what) for file in files[number:]]
+        return [Indexed(folder.child(file.path), file, *what, is_listed=True) for file in files[number:]]
     return []
 
 

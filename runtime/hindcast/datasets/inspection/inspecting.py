@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,18 +13,19 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import Problem, Summary, problem_of, worst_first
-from hindcast.datasets.inspection.survey import Described, compatible, survey
-from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.inspection.survey import Described, Finder, compatible, survey
 from hindcast.datasets.prepare.opening import ready
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import Found, find, recognised
+from hindcast.datasets.sources import DataFiles
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
 from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, leaf_of
-from hindcast.storage.location import Location, resolve
+from hindcast.storage.location import Location
 
 
 def inspect_data(
@@ -42,19 +42,15 @@ def inspect_data(
         DataError: nothing there, or foreign data that cannot be prepared. Of several files, the bad ones are problems.
         StorageError: storage that refuses or fails.
     """
-    columns = reading.options.columns
+    finder = Finder()
     try:
-        found = ready(reading, watch=watch)
+        found = ready(reading, watch=watch, verify=sample_limit is None, look=finder)
     except DataError as error:
-        return _file_by_file(reading, error, sample_limit, watch)
-    summary = inspect_paths(
-        found.paths,
-        sample_limit=sample_limit,
-        columns=columns,
-        notes=found.notes,
-        progress=partial(watch.progress, "Looking"),
-    )
-    if {str(path) for path in found.paths} == {str(path) for path in reading.paths}:
+        return _file_by_file(reading, finder, error, sample_limit, watch)
+    notes = [Problem(severity="info", message=note) for note in found.notes]
+    progress = partial(watch.progress, "Looking")
+    summary = _surveyed(found.files, notes, sample_limit, reading.options.columns, progress)
+    if not found.is_prepared:
         return summary
     known, _ = recognised(find(reading), reading)
     formats = tuple(sorted({one.format.name for one in known}))
@@ -70,17 +66,23 @@ def inspect_data(
     )
 
 
-def _file_by_file(reading: Reading, error: DataError, sample_limit: int | None, watch: Watch) -> Summary:
+def _file_by_file(
+    reading: Reading, finder: Finder, error: DataError, sample_limit: int | None, watch: Watch
+) -> Summary:
     """What is wrong with each file, and the summary of the others.
 
     Raises:
         DataError: the given error, if there is nothing to add.
     """
-    places = [resolve(path, reading.filesystem) for path in reading.paths]
     if reading.is_plain:
-        own = _of_own_layouts(places, reading, sample_limit)
-        if own is not None:
-            return own
+        columns = reading.options.columns
+        is_foreign = isinstance(finder.error, NotReadable)
+        if finder.files is not None:
+            own = _surveyed(finder.files, finder.problems, sample_limit, columns)
+            if own.episodes or not is_foreign:
+                return own
+        elif not is_foreign:
+            raise error
     try:
         is_keyed = any(place.keys for place in find(reading))  # files on their own would lose these
         files, problems = _usable(reading) if not is_keyed else ([], [])
@@ -136,20 +138,6 @@ def _with_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> Data
     return spec.merge(own)
 
 
-def _of_own_layouts(places: list[Location], reading: Reading, sample_limit: int | None) -> Summary | None:
-    """The summary of files that are opened directly; None if there are only others."""
-    try:
-        open_dataset(places)
-    except NotReadable:
-        with suppress(DataError):
-            found = inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
-            return found if found.episodes else None
-        return None
-    except DataError:
-        pass
-    return inspect_paths(places, sample_limit=sample_limit, columns=reading.options.columns)
-
-
 def _rest(reading: Reading, sample_limit: int | None, watch: Watch) -> Summary:
     """The summary of files that can each be read, though perhaps not together."""
     try:
@@ -164,22 +152,19 @@ def inspect_paths(
     *,
     sample_limit: int | None = SAMPLE_STEPS,
     columns: Sequence[str] | None = None,
-    notes: Sequence[str] = (),
+) -> Summary:
+    """`inspect_data` of files, folders and globs; with `columns`, of these alone."""
+    places = tuple(str(path) if isinstance(path, Path) else path for path in paths)
+    return inspect_data(Reading(places, options=ReadOptions(columns=columns)), sample_limit=sample_limit)
+
+
+def _surveyed(
+    found: DataFiles,
+    known: Sequence[Problem],
+    sample_limit: int | None,
+    columns: Sequence[str] | None,
     progress: Progress | None = None,
 ) -> Summary:
-    """Look at the footers of all files, and into a sample of their episodes.
-
-    Args:
-        paths: files, folders or globs.
-        sample_limit: about how many timesteps to read; None reads everything, and compares recordings' checksums.
-        columns: those to look at; all if None.
-        notes: what is known of the data already; each becomes an info.
-        progress: called with how many units are done, and how many there are.
-
-    Raises:
-        DataError: nothing there, or nothing of Hindcast's layouts. Files that are damaged are problems.
-        StorageError: storage that refuses or fails.
-    """
-    dataset, problems = survey(paths, columns=columns, verify=sample_limit is None)
-    known = [Problem(severity="info", message=note) for note in notes]
-    return summarise(dataset, sample_limit, found=[*problems, *known], progress=progress)
+    """The summary of files that were found, with problems that are known."""
+    dataset, problems = survey(found, columns)
+    return summarise(dataset, sample_limit, found=[*known, *problems], progress=progress)

@@ -1,9 +1,8 @@
-"""Opening data with faulty files: each file that cannot be used is a problem, the others are the dataset."""
+"""Data with faulty files: each file that cannot be used is a problem, the others are the dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hindcast import formatting
@@ -11,63 +10,69 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed, index_file
 from hindcast.datasets.inspection.summary import Kind, Problem, problem_of
 from hindcast.datasets.opening import notes_on_repeated, projected, unfinished_of
-from hindcast.datasets.sources import (
-    Reason,
-    check_distinct,
-    expand,
-    find_files,
-    in_threads,
-    is_parquet,
-    recordings_in,
-)
+from hindcast.datasets.sources import DataFiles, Reason, check_distinct, find_files, in_threads
 from hindcast.datasets.stitching import drop_repeated, stitch
 from hindcast.errors import DataError
-from hindcast.formats.format import is_hidden
 from hindcast.formats.spec import DataSpec
-from hindcast.storage.location import Location, resolve
+from hindcast.storage.location import Location
 
 
-def survey(
-    paths: Sequence[str | Path | Location],
-    *,
-    columns: Sequence[str] | None = None,
-    verify: bool = False,
-) -> tuple[EpisodeDataset, list[Problem]]:
-    """Find the files that paths name and read the footer of each.
+class Finder:
+    """Finds files as `find_files` for `ready`, and keeps what it found, good and bad, for a survey.
+
+    Attributes:
+        files: those that can be used; None if nothing could be found.
+        problems: what is wrong with the others.
+        error: why nothing could be found, or what is wrong with the first that cannot be used; it is raised.
+    """
+
+    def __init__(self) -> None:
+        self.files: DataFiles | None = None
+        self.problems: list[Problem] = []
+        self.error: DataError | None = None
+
+    def __call__(self, locations: Sequence[Location], verify: bool) -> DataFiles:
+        """See `find_files`."""
+        try:
+            found = self.files = find_files(locations, verify, self._note)
+        except DataError as error:
+            self.error = error
+            raise
+        if self.error is not None:
+            raise self.error
+        return found
+
+    def _note(self, reason: Reason, location: Location, error: DataError) -> None:
+        self.error = self.error or error
+        is_damaged = reason == "unreadable"
+        self.problems.append(
+            problem_of(str(location), error) if is_damaged else _error(reason, location, str(error))
+        )
+
+
+def survey(found: DataFiles, columns: Sequence[str] | None = None) -> tuple[EpisodeDataset, list[Problem]]:
+    """What files hold, and what is wrong with them.
 
     Files that differ in columns, dtypes, shapes or spaces are left to those that hold the most timesteps.
 
     Args:
-        paths: see `open_dataset`.
+        found: the files, without those that cannot be used.
         columns: those to look at; all if None.
-        verify: read all files of recordings and compare their checksums.
 
     Returns:
         All files that can be used together, which may hold no episodes; and what is wrong with files.
 
     Raises:
-        DataError: nothing there, nothing of Hindcast's layouts, a file that is named twice, a
-            column that there is not.
+        DataError: a file that is named twice, a column that there is not.
         StorageError: storage that refuses or fails.
     """
-    problems: list[Problem] = []
-
-    def refuse(reason: Reason, location: Location, error: DataError) -> None:
-        is_damaged = reason == "unreadable"
-        problems.append(
-            problem_of(str(location), error) if is_damaged else _error(reason, location, str(error))
-        )
-
-    places = [resolve(path) for path in paths]
-    files = [file for place in places for file in find_files(place, verify, refuse)]
-    check_distinct(file.location for file in files)
-    known = {problem.path for problem in problems} | {str(file.location) for file in files}
-    folders = [folder for place in places for folder in expand(place)]
-    problems += _unlisted(folders, known)
+    check_distinct(file.location for file in found.indexed)
+    problems = [_unlisted(location) for location in found.unlisted]
     problems += [
-        Problem(severity="warning", kind="incomplete", message=message) for message in unfinished_of(files)
+        Problem(severity="warning", kind="incomplete", message=message)
+        for message in unfinished_of(found.indexed)
     ]
-    files = projected(_as_recorded(files, problems), columns)
+    files = projected(_as_recorded(found.indexed, problems), columns)
     described = [Described(file.location, file.spec, file.entry.timesteps) for file in files]
     numbers, spec, differing = compatible(described)
     files = [files[number] for number in numbers]
@@ -90,7 +95,7 @@ def _as_recorded(files: Sequence[Indexed], problems: list[Problem]) -> list[Inde
     """The files that hold what their manifest or commit says."""
 
     def difference(file: Indexed) -> tuple[Kind, str] | None:
-        if file.runs:  # of another recorder, decoded a moment ago
+        if not file.is_listed:
             return None
         try:
             found = index_file(file.location, file.entry.path)
@@ -123,20 +128,12 @@ def _error(kind: Kind, location: Location, message: str) -> Problem:
     return Problem(severity="error", kind=kind, message=message, path=str(location))
 
 
-def _unlisted(folders: Iterable[Location], listed: Collection[str | None]) -> Iterator[Problem]:
-    """A problem for each data file in recordings that is not among those listed."""
-    for folder in folders:
-        entries = folder.list(recursive=True) if folder.is_folder() else []
-        recordings = recordings_in(entries)
-        for entry in entries:
-            if not is_parquet(entry) or is_hidden(entry.relative) or str(entry.location) in listed:
-                continue
-            if any(not own or entry.relative.startswith(f"{own}/") for own in recordings):
-                message = (
-                    f"{entry.location} is in a recording that does not list it, so it is not read: its range "
-                    "is not complete, or somebody put it there; run the recording again, or move it away"
-                )
-                yield Problem(severity="warning", kind="unlisted", message=message, path=str(entry.location))
+def _unlisted(location: Location) -> Problem:
+    message = (
+        f"{location} is in a recording that does not list it, so it is not read: its range "
+        "is not complete, or somebody put it there; run the recording again, or move it away"
+    )
+    return Problem(severity="warning", kind="unlisted", message=message, path=str(location))
 
 
 class Described(NamedTuple):

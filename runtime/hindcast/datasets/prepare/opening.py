@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import cache_folder
-from hindcast.datasets.opening import Projected, open_dataset
+from hindcast.datasets.opening import dataset_of, projected
 from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.making import Maker, Work
 from hindcast.datasets.prepare.other_files import (
@@ -30,10 +31,9 @@ from hindcast.datasets.prepare.source_files import (
     digest,
     digest_of,
     find,
-    is_recorded,
     recognised,
 )
-from hindcast.datasets.sources import expand, in_threads
+from hindcast.datasets.sources import DataFiles, expand, find_files, in_threads
 from hindcast.datasets.units import Unit
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.episodes.block import Block
@@ -49,20 +49,43 @@ from hindcast.storage.location import Location, resolve
 _LOOK_S: Final = 0.5
 
 Data = str | Path | Location | Reading
+Look = Callable[[Sequence[Location], bool], DataFiles]
+"""Finds the files of places that hold complete episodes, as `find_files`; the flag says whether to verify them."""
 
 
 class Ready(NamedTuple):
-    """Data that `open_dataset` opens.
+    """Data that are open, after they were prepared where that is needed.
 
     Attributes:
-        paths: to open, with the columns of the reading.
+        paths: where they are: those of the reading, or what was prepared.
+        files: what is there.
+        dataset: the same, with the columns of the reading.
         notes: what finding and preparing them found, in sentences.
         unfinished: what to say of recordings that were prepared and are not complete.
+        columns: of the reading; None for all.
+        is_prepared: whether they were prepared.
     """
 
     paths: list[str | Location]
+    files: DataFiles
+    dataset: EpisodeDataset
     notes: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
+    columns: Sequence[str] | None = None
+    is_prepared: bool = False
+
+    @property
+    def name(self) -> str:
+        """The paths, for messages."""
+        return ", ".join(map(str, self.paths))
+
+    def whole(self) -> EpisodeDataset:
+        """The data with all columns that they have.
+
+        Raises:
+            DataError: files differ in a column that the reading leaves out.
+        """
+        return self.dataset if self.columns is None else dataset_of(self.files.indexed, self.name)
 
 
 def open_data(
@@ -91,19 +114,24 @@ def open_data(
     readings = [one for one in several if isinstance(one, Reading)]
     if paths or not several:
         readings.insert(0, Reading(paths))
-    found = [ready(reading, cache=cache, watch=watch) for reading in readings]
-    filesystems = {id(reading.filesystem): reading.filesystem for reading in readings}
-    filesystem = next(iter(filesystems.values())) if len(filesystems) == 1 else None
-    chosen = [
-        Projected(path, reading.options.columns)
-        for reading, one in zip(readings, found, strict=True)
-        for path in one.paths
-    ]
-    dataset = open_dataset(chosen, filesystem, verify)
+    found = [ready(reading, cache=cache, watch=watch, verify=verify) for reading in readings]
+    dataset = one_dataset(found)
     notes = tuple(note for one in found for note in (*one.unfinished, *one.notes))
     if notes:
         dataset.notes = (*notes, *dataset.notes)
     return dataset
+
+
+def one_dataset(found: Sequence[Ready]) -> EpisodeDataset:
+    """What several readings found as one dataset, as if one reading had found it.
+
+    Raises:
+        DataError: they differ in columns, dtypes, shapes or spaces, or two have the same file.
+    """
+    if len(found) == 1:
+        return found[0].dataset
+    files = [file for one in found for file in projected(one.files.indexed, one.columns)]
+    return dataset_of(files, ", ".join(one.name for one in found))
 
 
 def ready(
@@ -112,8 +140,10 @@ def ready(
     cache: str | Path | None = None,
     watch: Watch = NOBODY,
     ray_options: Mapping[str, Any] | None = None,
+    verify: bool = False,
+    look: Look = find_files,
 ) -> Ready:
-    """What `open_dataset` is to be given for a reading, prepared where that is needed.
+    """Open what a reading names, prepared where that is needed: the one way to data of any kind.
 
     Complete episodes in order are left where they are. All else becomes a dataset in the cache, once:
     a preparation that was interrupted is resumed, and a finished one is used. Small data are prepared in
@@ -124,6 +154,8 @@ def ready(
         cache: see `open_data`.
         watch: notified of progress in preparing, and of why it waits; notes on the data are given back instead.
         ray_options: Ray's, for the tasks that prepare.
+        verify: see `open_data`.
+        look: finds the files that are opened directly; what it raises is raised here, except `NotReadable`.
 
     Raises:
         DataError: as `open_data`.
@@ -132,29 +164,27 @@ def ready(
     maker = Maker(reading, watch, ray_options or {})
     home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     locations = [resolve(path, reading.filesystem) for path in reading.paths]
-    as_they_are = Ready(list(locations if reading.filesystem is not None else reading.paths))
-    refuses_repeated = reading.prepare.duplicates == "Refuse"
-    is_free = reading.is_plain and reading.actions_normalized is None and not refuses_repeated
-    if is_free and not reading.options.options and locations and all(map(is_recorded, locations)):
-        return as_they_are
-    if reading.format in ("Auto", "Parquet") and not reading.options.schema:
-        try:
-            dataset = open_dataset(list(locations))
-        except NotReadable as error:
-            return _foreign(maker, home, locations, error)
-        check_options("Parquet", reading.options.options, ())
-        if dataset.repeated and refuses_repeated:
-            raise DataError(
-                f"{', '.join(map(str, locations))} has {formatting.plural(dataset.repeated, 'stored episode')} "
-                "of the id and the content of another, and prepare.duplicates is Refuse"
-            )
-        others = notes_on_others(dataset, locations, reading)
-        if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
-            return as_they_are._replace(notes=others)
-        folder = home.child(digest_of([dataset.digest], reading))
-        found = _prepared(folder, lambda: _stored(dataset, reading), maker)
-        return found._replace(notes=(*found.notes, *others))
-    return _foreign(maker, home, locations, None)
+    if reading.format not in ("Auto", "Parquet") or reading.options.schema:
+        return _foreign(maker, home, locations, None, verify)
+    where = ", ".join(map(str, locations))
+    try:
+        files = look(locations, verify)
+    except NotReadable as error:
+        return _foreign(maker, home, locations, error, verify)
+    columns = reading.options.columns if reading.is_plain else None
+    dataset = dataset_of(projected(files.indexed, columns), where)
+    check_options("Parquet", reading.options.options, ())
+    if dataset.repeated and reading.prepare.duplicates == "Refuse":
+        raise DataError(
+            f"{where} has {formatting.plural(dataset.repeated, 'stored episode')} "
+            "of the id and the content of another, and prepare.duplicates is Refuse"
+        )
+    others = notes_on_others(files, where, reading)
+    if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
+        return Ready(list(reading.paths), files, dataset, others, columns=columns)
+    folder = home.child(digest_of([dataset.digest], reading))
+    found = _prepared(folder, lambda: _stored(dataset, reading), maker, verify)
+    return found._replace(notes=(*found.notes, *others))
 
 
 def _stored(dataset: Dataset, reading: Reading) -> Work:
@@ -169,10 +199,12 @@ def _episodes(dataset: Dataset, unit: Unit) -> list[Block]:
     return [dataset.read(unit)]
 
 
-def _foreign(maker: Maker, home: Location, locations: Sequence[Location], error: DataError | None) -> Ready:
+def _foreign(
+    maker: Maker, home: Location, locations: Sequence[Location], error: DataError | None, verify: bool
+) -> Ready:
     found = find(maker.reading)
     folder = home.child(digest(found, maker.reading))
-    prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker)
+    prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker, verify)
     files = {place.location.path for place in found if place.is_named}
     folders = [place for path in locations for place in expand(path) if place.path not in files]
     return prepared._replace(unfinished=tuple(filter(None, map(unfinished, folders))))
@@ -215,8 +247,8 @@ def _notes(
     )
 
 
-def _prepared(folder: Location, look: Callable[[], Work], maker: Maker) -> Ready:
-    """The folder, once it is complete: made here, or by another process."""
+def _prepared(folder: Location, look: Callable[[], Work], maker: Maker, verify: bool) -> Ready:
+    """What is in the folder, once it is complete: made here, or by another process."""
     is_waiting = False
     while (notes := notes_of(folder)) is None:
         try:
@@ -229,4 +261,7 @@ def _prepared(folder: Location, look: Callable[[], Work], maker: Maker) -> Ready
             is_waiting = True
             maker.watch.check()
             time.sleep(_LOOK_S)
-    return Ready([folder.uri], notes)
+    columns = maker.reading.options.columns
+    files = find_files([resolve(folder.uri)], verify)
+    dataset = dataset_of(projected(files.indexed, columns), folder.uri)
+    return Ready([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)

@@ -6,10 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from hindcast import formatting
-from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import Found, Place, recognised
-from hindcast.datasets.sources import in_threads, unopened_files
+from hindcast.datasets.sources import DataFiles, in_threads
 from hindcast.errors import DataError
 from hindcast.storage.location import Location
 
@@ -36,27 +35,25 @@ _JSON: Final = (".json", ".jsonl", ".ndjson")
 _PARQUET: Final = "Parquet"
 
 
-def notes_on_others(dataset: Dataset, locations: Sequence[Location], reading: Reading) -> tuple[str, ...]:
-    """What to say of files in a dataset's folders that are not of it.
+def notes_on_others(found: DataFiles, where: str, reading: Reading) -> tuple[str, ...]:
+    """What to say of files next to the files of a dataset, in the folders named `where`, that are not of it.
 
     Raises:
         DataError: timesteps in another format, in addition to stored episodes.
         StorageError: storage that refuses or fails.
     """
-    others = [file for location in locations for file in unopened_files(location)]
-    if not others:
+    if not found.unopened:
         return ()
-    known, _ = recognised([Place(file, is_named=False) for file in others], reading)
+    known, _ = recognised([Place(file, is_named=False) for file in found.unopened], reading)
     no_data = _without_data(known)
     data = [one.location for one in known if one.location not in no_data]
     if data:
-        one = dataset.units[0].parts[0].path
-        where = ", ".join(map(str, locations))
+        one = found.indexed[0].location
         raise DataError(
             f"{where} mixes complete episodes ({one}) and timesteps ({data[0]}): keep them in separate folders, and "
             "give each as an input"
         )
-    return (left_out_as_no_data(others),)
+    return (left_out_as_no_data(found.unopened),)
 
 
 def split_no_data(known: Sequence[Found], named: Collection[Location]) -> tuple[list[Found], list[Location]]:

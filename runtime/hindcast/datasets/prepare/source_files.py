@@ -16,7 +16,6 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import base_of, check_distinct, expand, in_threads, listed_files
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import exported_recording
-from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.format import Format, ReadOptions, is_hidden
 from hindcast.formats.media.mapping import mapper_source
 from hindcast.formats.registry import FORMATS, format_of, places
@@ -99,11 +98,6 @@ def _with_keys(options: ReadOptions, place: Place, types: Mapping[str, pa.DataTy
         return options
     keys = {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in place.keys.items()}
     return replace(options, keys=keys)
-
-
-def is_recorded(place: Location) -> bool:
-    """Whether a place is a recording that is opened as it is."""
-    return place.child(FOLDER).exists() and exported_recording(place) is None
 
 
 def digest(found: list[Place], reading: Reading) -> str:
