@@ -29,7 +29,7 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import file_stem
 from hindcast.formats.spec import DataSpec
-from hindcast.pipeline.offline_data import Input
+from hindcast.pipeline.offline_data import Source
 from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve
 from hindcast.threads import processors
@@ -79,7 +79,7 @@ def ours(folder: Path, residency: str, updates: int, threads: int) -> Callable[[
             },
         }
     )
-    trainer = offline_trainer(resource, [Input(str(folder))])
+    trainer = offline_trainer(resource, [Source(str(folder), open_dataset(folder))])
     trainer.busy = processors() - threads
 
     def turn() -> float:

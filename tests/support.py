@@ -14,16 +14,19 @@ import torch
 
 from hindcast.api import EnvironmentSpec, ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.loading import validate_resource
-from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.opening import open_data, ready
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, OutputConflict
 from hindcast.formats.dataset_folder.commits import read_commits
+from hindcast.formats.format import ReadOptions
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import build_module
-from hindcast.pipeline.offline_data import Input
+from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Progress
+from hindcast.run.inputs import Input, sources_of
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
@@ -114,14 +117,24 @@ def train(
     placement: Placement = HERE,
 ) -> Outcome:
     """Carry the training out."""
-    inputs = [
-        Input(str(source.path), source.weight, source.columns, source.top)
-        for source in resource.spec.recorded
-    ]
     run = TrainingRun(
-        resource, inputs, reporter or MemoryReporter(), interruption or Interruption(), placement
+        resource, sources(resource), reporter or MemoryReporter(), interruption or Interruption(), placement
     )
     return run.carry_out()
+
+
+def sources(resource: OfflineTraining) -> list[Source]:
+    """The recorded data of a training, of which nothing but columns and shares is asked."""
+    readings = [
+        Reading((str(source.path),), options=ReadOptions(columns=source.columns))
+        for source in resource.spec.recorded
+    ]
+    return sources_of(
+        [
+            Input(reading, source.weight, source.top, ready(reading))
+            for reading, source in zip(readings, resource.spec.recorded, strict=True)
+        ]
+    )
 
 
 def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Policy:

@@ -17,9 +17,8 @@ from hindcast.api.attempt import Attempt
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, NoCudaDevice, UserCodeError
-from hindcast.pipeline.offline_data import Input
 from hindcast.report.events import Outcome
-from support import WALK, After, MemoryReporter, train, training
+from support import WALK, After, MemoryReporter, sources, train, training
 
 UPDATES = 24
 
@@ -44,9 +43,8 @@ class Group:
         attempt = Attempt(
             revision=1, number=1, child="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
         )
-        inputs = [Input(str(source.path), source.weight) for source in resource.spec.recorded]
         try:
-            return train_in_group(resource, inputs, self.mailbox, Pools(attempt, labelled))
+            return train_in_group(resource, sources(resource), self.mailbox, Pools(attempt, labelled))
         finally:
             self.notes = [note for _, note in self.mailbox.take(30).notes]
 

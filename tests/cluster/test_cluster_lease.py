@@ -11,8 +11,9 @@ from cluster_toys import attempt
 from hindcast.api.attempt import Attempt
 from hindcast.cluster.lease import begin, holder
 from hindcast.cluster.pools import Pools
+from hindcast.datasets.opening import open_dataset
 from hindcast.errors import OutputConflict
-from hindcast.pipeline.offline_data import Input
+from hindcast.pipeline.offline_data import Source
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import Location, resolve
@@ -130,11 +131,13 @@ class TestRuns:
         taking = Taking(3, folder, attempt(resource, 2))
         pools = Alone(attempt(resource, 1))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
-            TrainingRun(resource, [Input(str(walks))], MemoryReporter(), taking, placement=pools).carry_out()
+            TrainingRun(
+                resource, [Source(str(walks), open_dataset(walks))], MemoryReporter(), taking, placement=pools
+            ).carry_out()
         assert contents(folder.parent) == taking.before
         outcome = TrainingRun(
             resource,
-            [Input(str(walks))],
+            [Source(str(walks), open_dataset(walks))],
             MemoryReporter(),
             After(10**9),
             placement=Alone(attempt(resource, 2)),

@@ -15,7 +15,8 @@ from e2e_cluster import DATA, copy_out, put_in, reader
 from e2e_kube import Kube, condition
 from e2e_resources import IN_PODS, code, slow, training
 
-from hindcast.pipeline.offline_data import Input
+from hindcast.datasets.opening import open_dataset
+from hindcast.pipeline.offline_data import Source
 from support import MemoryReporter, record
 from support import recording as local_recording
 
@@ -122,8 +123,8 @@ def uninterrupted(folder: Path) -> list[dict[str, Any]]:
     from hindcast.run.training import TrainingRun
 
     resource = training("clone", str(folder / "data"), **WORK, checkpoint={"path": str(folder / "local")})
-    inputs = [Input(str(folder / "data"))]
-    TrainingRun(validate_resource(resource), inputs, MemoryReporter(), Interruption()).carry_out()
+    sources = [Source("data", open_dataset(folder / "data"))]
+    TrainingRun(validate_resource(resource), sources, MemoryReporter(), Interruption()).carry_out()
     lines = (folder / "local" / "clone" / "r1" / "results.jsonl").read_bytes().splitlines()
     return [orjson.loads(line) for line in lines]
 

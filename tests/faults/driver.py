@@ -16,10 +16,11 @@ from kill_points import die_at
 from moments import die
 
 from hindcast.api import OfflineRecording, load_resources
+from hindcast.datasets.opening import open_dataset
 from hindcast.errors import UserError
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
-from hindcast.pipeline.offline_data import Input
+from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome, Progress
 from hindcast.run.interruption import interruptible
 from hindcast.run.placement import HERE
@@ -59,11 +60,14 @@ def main(arguments: list[str]) -> int:
                 outcome = RecordingRun(loaded, reporter, interruption).carry_out()
             else:
                 die_at(kill_at, loaded.spec.checkpoint.path)
-                inputs = [Input(str(source.path), source.weight) for source in loaded.spec.recorded]
+                data = [
+                    Source(str(source.path), open_dataset(str(source.path)), source.weight or 1.0)
+                    for source in loaded.spec.recorded
+                ]
                 if isinstance(group, Ranks) and not group.leads:
-                    follow(loaded, inputs, HERE, group)
+                    follow(loaded, data, HERE, group)
                     return 0
-                outcome = TrainingRun(loaded, inputs, reporter, interruption, group=group).carry_out()
+                outcome = TrainingRun(loaded, data, reporter, interruption, group=group).carry_out()
                 group.broadcast(["end"])
     except UserError as error:
         print(f"error {type(error).__name__}: {error}", flush=True)

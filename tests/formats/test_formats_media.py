@@ -17,7 +17,7 @@ from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.registry import FORMATS
 from hindcast.run.carry_out import InFiles
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
 from hindcast.run.interruption import Interruption
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import resolve
@@ -81,7 +81,9 @@ def test_a_training_reads_text(tmp_path: Path, sentences: Path) -> None:
     )
     reporter = MemoryReporter()
     inputs = ready_inputs(resource, inputs_of(resource, InFiles({})), reporter)
-    assert TrainingRun(resource, inputs, reporter, Interruption()).carry_out().state == "Succeeded"
+    assert (
+        TrainingRun(resource, sources_of(inputs), reporter, Interruption()).carry_out().state == "Succeeded"
+    )
     assert any("Text" in note for note in reporter.notes)
 
 

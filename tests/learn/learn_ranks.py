@@ -10,6 +10,7 @@ import torch.distributed as dist
 from learn_toys import INPUTS, MaskedRegression, ToyOptions, batch, sequences
 from torch import nn
 
+from hindcast.datasets.opening import open_dataset
 from hindcast.errors import Interrupted
 from hindcast.learn.algorithm import Algorithm, Losses, new_networks
 from hindcast.learn.checkpoint import CheckpointStore
@@ -18,7 +19,7 @@ from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.ranks import Ranks
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.offline_data import Input
+from hindcast.pipeline.offline_data import Source
 from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve
 from support import After, training
@@ -137,7 +138,11 @@ def fitted(group, toy, folder, data):
         return act()
 
     def begun():
-        return together(lambda: offline_trainer(resource, [Input(str(data))], group=group, first_learners=1))
+        return together(
+            lambda: offline_trainer(
+                resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
+            )
+        )
 
     trainer = begun()
     together(trainer.begin)
@@ -164,7 +169,9 @@ def weights_after(group, resource, data, stops):
         return act(*args)
 
     def begun():
-        return offline_trainer(resource, [Input(str(data))], group=group, first_learners=2)
+        return offline_trainer(
+            resource, [Source(str(data), open_dataset(data))], group=group, first_learners=2
+        )
 
     trainer = together(begun)
     together(trainer.begin)
@@ -242,7 +249,9 @@ def in_float64(group, resource, data, updates):
     """The loss of each update of a training, computed in float64 and without dropout."""
     if group and not group.leads:
         group.receive()
-    trainer = offline_trainer(resource, [Input(str(data))], group=group, first_learners=1)
+    trainer = offline_trainer(
+        resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
+    )
     learner, experience = trainer.learner, trainer.experience
     learner.nets.double()
     for module in learner.nets.modules():

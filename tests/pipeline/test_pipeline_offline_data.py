@@ -10,12 +10,16 @@ import torch
 from pipeline_fakes import ACTION_SPACE, OBSERVATION_SPACE, FakeDataset
 
 from hindcast.api.pipeline import PipelineSpec
+from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.offline_data import Input, OfflineData, Source, offline_data_class, open_sources
+from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.targets import Targets
+from hindcast.run.inputs import Input, sources_of
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
@@ -412,26 +416,32 @@ def test_a_position_among_other_batches_is_refused(options, weights, was, make_d
     data.seek({key: saved[key] for key in ("feed", "connectors")})  # as earlier checkpoints have it
 
 
+def opened(folder):
+    reading = Reading((str(folder),))
+    return Input(reading, found=ready(reading))
+
+
 def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):
     recorded([[3], [4]], "a"), recorded([[5]], "b")
-    paths = [str(tmp_path / name) for name in "ab"]
-    (source,) = open_sources([Input(path) for path in paths])
+    a, b = opened(tmp_path / "a"), opened(tmp_path / "b")
+    (source,) = sources_of([a, b])
     assert source.dataset.num_steps == 12
-    sources = open_sources([Input(paths[0], 1.0), Input(paths[1], 3.0)])
-    assert [(source.name, source.weight) for source in sources] == [(paths[0], 1.0), (paths[1], 3.0)]
+    assert source.dataset.digest == open_dataset([a.path, b.path]).digest
+    weighted = sources_of([a._replace(weight=1.0), b._replace(weight=3.0)])
+    assert [(source.name, source.weight) for source in weighted] == [(a.path, 1.0), (b.path, 3.0)]
     with pytest.raises(SpecError, match="give all a weight, or none"):
-        open_sources([Input(paths[0], 1.0), Input(paths[1])])
+        sources_of([a._replace(weight=1.0), b])
 
 
 def test_the_best_episodes_of_an_input_alone(recorded, tmp_path):
     """Rewards are the numbers of the steps, so that the last of these is the best."""
     recorded([[3, 2], [4]], "a"), recorded([[5, 6]], "b")
-    best, all_of_it = Input(str(tmp_path / "a"), top=0.3), Input(str(tmp_path / "b"))
-    (source,) = open_sources([best, all_of_it])
+    best, all_of_it = opened(tmp_path / "a")._replace(top=0.3), opened(tmp_path / "b")
+    (source,) = sources_of([best, all_of_it])
     assert source.dataset.num_steps == 4 + 11
-    sources = open_sources([best._replace(weight=1.0), all_of_it._replace(weight=1.0)])
+    sources = sources_of([best._replace(weight=1.0), all_of_it._replace(weight=1.0)])
     assert [source.dataset.num_steps for source in sources] == [4, 11]
-    (source,) = open_sources([best])
+    (source,) = sources_of([best])
     assert source.dataset.num_steps == 4
 
 

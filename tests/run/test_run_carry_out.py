@@ -15,6 +15,7 @@ from hindcast.api import load_resources
 from hindcast.api.loading import Loaded
 from hindcast.errors import Interrupted, SpecError
 from hindcast.run.carry_out import InFiles, carry_out, carry_out_training
+from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.placement import HERE
 from hindcast.run.planning import plan
@@ -198,7 +199,7 @@ def test_dqn_trains_from_old_sample_batches_and_its_report_shows_mean_q(tmp_path
         config={"trainBatchSizePerLearner": 32},
         pipeline={"datasetNumItersPerLearner": 5},
     )
-    outcome = carry_out_training(resource, InFiles({}), MemoryReporter(), Interruption())
+    outcome = carry_out_training(resource, inputs_of(resource, InFiles({})), MemoryReporter(), Interruption())
     assert (tmp_path / "runs/test/r1/plots/value.png").exists()
     assert outcome.report is not None
     assert "Mean Q" in Path(outcome.report).read_text()

@@ -11,6 +11,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import SpecError
 from hindcast.run.carry_out import InFiles, train_here
+from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
 from hindcast.run.last_evaluation import episodes_set_aside
 from support import MemoryReporter, recording, train, training
@@ -43,7 +44,7 @@ def test_the_data_of_a_recording_are_to_be_named(tmp_path: Path, walks: Path) ->
     inputs = [resource.spec.input[0].model_copy(update=source)]
     resource = resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": inputs})})
     references = InFiles({"OfflineRecording/test": recording(walks)})
-    train_here(resource, references, MemoryReporter(), Interruption())
+    train_here(resource, inputs_of(resource, references), MemoryReporter(), Interruption())
     with pytest.raises(
         SpecError, match=r"needs the data that OfflineTraining/test was trained on: .*inputs \(1\) with"
     ):

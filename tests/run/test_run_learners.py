@@ -12,10 +12,11 @@ from hindcast.api.attempt import Attempt
 from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.cluster.pools import Pools
+from hindcast.datasets.opening import open_dataset
 from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
-from hindcast.pipeline.offline_data import Input
+from hindcast.pipeline.offline_data import Source
 from hindcast.pipeline.share import Share
 from hindcast.run.offline import offline_trainer
 from hindcast.run.placement import HERE, learner_device
@@ -98,9 +99,11 @@ class TestDataWorkers:
         assert isinstance(HERE.data_workers(DataWorkersSpec(replicas=4)), Local)
 
     def test_are_named_by_the_plan(self, tmp_path: Path, walks: Path) -> None:
-        trainer = offline_trainer(training(tmp_path, walks), [Input(str(walks))], pools())
+        trainer = offline_trainer(
+            training(tmp_path, walks), [Source(str(walks), open_dataset(walks))], pools()
+        )
         assert trainer.experience.plan()["executor"] == "DataWorkers"
-        trainer = offline_trainer(training(tmp_path, walks), [Input(str(walks))])
+        trainer = offline_trainer(training(tmp_path, walks), [Source(str(walks), open_dataset(walks))])
         assert trainer.experience.plan()["executor"] == "Local"
 
 
@@ -170,4 +173,6 @@ def in_group(resource: Any, data: Path, share: Share, first_learners: int) -> Tr
 
     group = Group()
     group.share = share
-    return offline_trainer(resource, [Input(str(data))], group=group, first_learners=first_learners)
+    return offline_trainer(
+        resource, [Source(str(data), open_dataset(data))], group=group, first_learners=first_learners
+    )

@@ -93,7 +93,7 @@ def refusal(tmp_path: Path, data: Path, environment: dict[str, object] | None = 
 def test_a_dataset_without_episodes(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "empty holds no Parquet files" in refusal(tmp_path, empty)
+    assert "empty holds no files" in refusal(tmp_path, empty)
 
 
 def test_a_start_from_nothing_is_refused_before_data_are_looked_at(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from hindcast.models.policy import Policy
 from hindcast.record import environments
 from hindcast.run.carry_out import InFiles, carry_out_training
 from hindcast.run.exporting import export_policy
+from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
 from support import After, MemoryReporter, read_all, record, recording, train, training
@@ -85,7 +86,7 @@ def test_a_training_without_an_environment_anywhere_ends_well(
         explore=True,
         modelUpdates=5,
     )
-    outcome = carry_out_training(resource, InFiles({}), reporter, Interruption())
+    outcome = carry_out_training(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
     (said,) = evaluations(tmp_path)
     assert said["estimated_return"] == said["estimates"]["wis"]["value"]
     low, high = said["estimates"]["wis"]["interval"]

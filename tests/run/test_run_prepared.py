@@ -38,7 +38,7 @@ def scrambled(tmp_path: Path) -> Path:
 
 
 def train(resource: Any, reporter: MemoryReporter) -> Any:
-    outcome, _ = train_here(resource, InFiles({}), reporter, Interruption())
+    outcome, _ = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
     return outcome
 
 

@@ -15,6 +15,7 @@ import safetensors.numpy
 import torch
 
 from hindcast.api import spec_hash
+from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, UserCodeError
@@ -23,7 +24,7 @@ from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
-from hindcast.pipeline.offline_data import Input
+from hindcast.pipeline.offline_data import Source
 from hindcast.report.results import ResultsLog
 from hindcast.run.claim import claim, claimed_hashes, first_learners
 from hindcast.run.offline import offline_trainer
@@ -194,7 +195,9 @@ class TestStop:
 
     def test_leaves_nothing_to_train(self, tmp_path: Path, numbered: Path) -> None:
         """An iteration without updates is none."""
-        trainer = offline_trainer(training(tmp_path, numbered, stop={"updates": 5}), [Input(str(numbered))])
+        trainer = offline_trainer(
+            training(tmp_path, numbered, stop={"updates": 5}), [Source(str(numbered), open_dataset(numbered))]
+        )
         trainer.begin()
         assert trainer.iterate()["num_updates_lifetime"] == 5
         with pytest.raises(

@@ -29,7 +29,7 @@ from hindcast.report.results import Result
 from hindcast.run.carry_out import InFiles
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
 from hindcast.run.live import players_of
 from hindcast.run.offline import offline_trainer
 from hindcast.run.online import online_trainer
@@ -447,7 +447,7 @@ def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:
     if (initial := plan.training.spec.initial_checkpoint) is not None:
         initial_policy(initial, plan.model)  # is looked for before data are prepared
     inputs = ready_inputs(plan.training, inputs_of(plan.training, InFiles({})), reporter)
-    return offline_trainer(plan.training, inputs)
+    return offline_trainer(plan.training, sources_of(inputs))
 
 
 class _Notes(Reporter):

@@ -20,9 +20,9 @@ from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.ranks import Ranks
 from hindcast.memory import oom_kills
 from hindcast.pipeline.data_workers import KILLED_FOR_MEMORY
+from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome
 from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
-from hindcast.run.offline import Inputs
 from hindcast.run.placement import learner_device
 from hindcast.run.training import TrainingRun, follow
 
@@ -41,13 +41,13 @@ class Assignment(NamedTuple):
     """
 
     resource: OfflineTraining
-    inputs: Inputs
+    sources: Sequence[Source]
     mailbox: Mailbox
     pools: Pools
     is_again: bool
 
 
-def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Pools) -> Outcome:
+def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox, pools: Pools) -> Outcome:
     """Train with all learners that the resource asks for.
 
     A group that loses a learner is started again, from the last checkpoint: three times at most without another
@@ -63,7 +63,7 @@ def train(resource: OfflineTraining, inputs: Inputs, mailbox: Mailbox, pools: Po
     deaths, saved = 0, _updates(checkpoints)
     while True:
         try:
-            return raised(_in_a_group(Assignment(resource, inputs, mailbox, pools, deaths > 0)))
+            return raised(_in_a_group(Assignment(resource, sources, mailbox, pools, deaths > 0)))
         except (ray.exceptions.RayError, PeerLost) as death:
             if not _is_death(death) or any(sign in str(death) for sign in KILLED_FOR_MEMORY):
                 raise
@@ -161,7 +161,7 @@ class Learner:
     def _run(self, work: Assignment, rank: int, meeting: tuple[str, int] | None) -> Outcome | None:
         if work.is_again and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
-        resource, inputs, mailbox, pools, _ = work
+        resource, sources, mailbox, pools, _ = work
         device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
         group = Group()
         if meeting is not None:
@@ -172,10 +172,10 @@ class Learner:
             )
             group = Ranks(device)
         if isinstance(group, Ranks) and not group.leads:
-            follow(resource, inputs, pools, group)
+            follow(resource, sources, pools, group)
             return None
         with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
-            run = TrainingRun(resource, inputs, reporter, interruption, pools, group=group)
+            run = TrainingRun(resource, sources, reporter, interruption, pools, group=group)
             outcome = run.carry_out()
         group.broadcast(["end"])
         return outcome

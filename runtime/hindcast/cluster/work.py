@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hindcast.api import OfflineRecording, OfflineTraining
@@ -17,6 +18,7 @@ from hindcast.errors import DataError, UserError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.report.writing import write_training_report
 from hindcast.run.carry_out import carry_out_recording, check_early, inputs_to_train
+from hindcast.run.inputs import Input, sources_of
 from hindcast.storage.location import resolve
 
 
@@ -47,14 +49,14 @@ def carry_out(
     """
     try:
         references = Given(pools.attempt)
-        check_early(resource, references)
+        inputs: Sequence[Input] = check_early(resource, references)
         if isinstance(resource, OfflineRecording):
             return _record(resource, references, mailbox, pools)
         with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
             has_workers = resource.spec.pipeline.data_workers.interval[1] > 0
             options = pools.options("data" if has_workers else "learner", 1)
-            inputs = inputs_to_train(resource, references, reporter, interruption, options)
-        outcome = train(resource, inputs, mailbox, pools)
+            inputs = inputs_to_train(resource, inputs, reporter, interruption, options)
+        outcome = train(resource, sources_of(inputs), mailbox, pools)
         report = write_training_report(resource, outcome, [one.path for one in inputs])
         return Finished(replace(outcome, report=report))
     except Exception as error:

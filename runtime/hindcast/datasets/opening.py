@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
@@ -31,19 +31,7 @@ _NO_LEAVES: Final = frozenset(
 """Columns that every episode has in another form."""
 
 
-class Projected(NamedTuple):
-    """A path, and the columns to read of its data.
-
-    Attributes:
-        path: a file, a folder or a glob.
-        columns: names of columns (`obs` means all its leaves) or of leaves; all if None.
-    """
-
-    path: str | Path | Location
-    columns: Sequence[str] | None = None
-
-
-_Path = str | Path | Location | Projected
+_Path = str | Path | Location
 
 
 def open_dataset(
@@ -56,8 +44,7 @@ def open_dataset(
     one dataset when their columns and spaces agree.
 
     Args:
-        paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs; with or without the
-            columns to read.
+        paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs.
         filesystem: a file system of `pyarrow.fs` or fsspec, or an obstore store, in which the paths are.
         verify: read all files of recordings and compare their checksums (sizes are always compared).
 
@@ -65,16 +52,9 @@ def open_dataset(
         DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ.
         StorageError: storage that refuses or fails.
     """
-    given = [paths] if isinstance(paths, str | Path | Location | Projected) else list(paths)
-    several = [one if isinstance(one, Projected) else Projected(one) for one in given]
-    if not several:
-        raise DataError("no paths are given: name at least one folder or file with episodes")
-    files = [
-        file
-        for path, columns in several
-        for file in projected(find_files([resolve(path, filesystem)], verify).indexed, columns)
-    ]
-    return dataset_of(files, ", ".join(str(one.path) for one in several))
+    several = [paths] if isinstance(paths, str | Path | Location) else list(paths)
+    found = find_files([resolve(path, filesystem) for path in several], verify)
+    return dataset_of(found.indexed, ", ".join(map(str, several)))
 
 
 def dataset_of(files: Sequence[Indexed], name: str) -> EpisodeDataset:

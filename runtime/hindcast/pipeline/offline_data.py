@@ -17,8 +17,6 @@ from torch import Tensor
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.merged import merge
-from hindcast.datasets.opening import Projected, open_dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
@@ -62,53 +60,6 @@ class Source(NamedTuple):
     name: str
     dataset: Dataset
     weight: float = 1.0
-
-
-class Input(NamedTuple):
-    """An input of a training, whose data are complete episodes in order.
-
-    Attributes:
-        path: where they are.
-        weight: share of batches relative to other inputs' weights.
-        columns: those to read; None for those that the algorithm needs.
-        top: share of the episodes, those with the highest return; None for all.
-    """
-
-    path: str
-    weight: float | None = None
-    columns: Sequence[str] | None = None
-    top: float | None = None
-
-
-def open_sources(inputs: Sequence[Input]) -> list[Source]:
-    """Open the recorded inputs of a training, which may be none.
-
-    With weights, every input is a separate source; without, all are one dataset.
-
-    Raises:
-        SpecError: some have a weight and others none.
-        DataError: an input cannot be opened, or inputs that make one dataset differ in columns or spaces.
-    """
-    weights = [one.weight for one in inputs if one.weight is not None]
-    if not weights and inputs:
-        return [Source(", ".join(one.path for one in inputs), _one_dataset(inputs))]
-    if len(weights) < len(inputs):
-        raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
-    return [
-        Source(one.path, _one_dataset([one]), weight) for one, weight in zip(inputs, weights, strict=True)
-    ]
-
-
-def _one_dataset(inputs: Sequence[Input]) -> Dataset:
-    if all(one.top is None for one in inputs):
-        return open_dataset([Projected(one.path, one.columns) for one in inputs])
-    best = [_best_of(one) for one in inputs]
-    return best[0] if len(best) == 1 else merge(best)
-
-
-def _best_of(one: Input) -> Dataset:
-    dataset = open_dataset(Projected(one.path, one.columns))
-    return dataset if one.top is None else dataset.filter(top=one.top)
 
 
 def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:

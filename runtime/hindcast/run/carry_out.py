@@ -19,9 +19,9 @@ from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_another, run_folder, title
-from hindcast.run.inputs import References, inputs_of, ready_inputs
+from hindcast.run.inputs import Input, References, inputs_of, ready_inputs, sources_of
 from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.offline import Inputs, make_algorithm
+from hindcast.run.offline import make_algorithm
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import SUCCESS_FILE, TrainingRun
@@ -59,40 +59,45 @@ def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
     ordered = in_order(loaded)
     resources = {title(item.resource): item.resource for item in ordered}
     references = InFiles(resources)
-    for resource in resources.values():
-        check_early(resource, references)
+    inputs = {name: check_early(resource, references) for name, resource in resources.items()}
     outcomes: list[Outcome] = []
     with interruptible() as interruption:
-        for resource in resources.values():
+        for name, resource in resources.items():
             if isinstance(resource, OfflineRecording):
                 outcome = carry_out_recording(resource, references, reporter, interruption)
             else:
-                outcome = carry_out_training(resource, references, reporter, interruption)
+                outcome = carry_out_training(resource, inputs[name], reporter, interruption)
             reporter.finished(outcome)
             outcomes.append(outcome)
     return outcomes
 
 
-def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> None:
-    """What can be found wrong before the first resource has worked for minutes."""
+def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> list[Input]:
+    """What can be found wrong before the first resource has worked for minutes.
+
+    Returns:
+        A training's inputs, which are not open yet.
+    """
+    inputs: list[Input] = []
     if isinstance(resource, OfflineTraining):
         make_algorithm(resource)
         module_class_of(resource.spec.model)
-        inputs_of(resource, references)
+        inputs = inputs_of(resource, references)
     elif resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model)
     if resource.spec.environment is not None:
         make_environment(resource.spec.environment).close()
+    return inputs
 
 
 def inputs_to_train(
     resource: OfflineTraining,
-    references: References,
+    inputs: Sequence[Input],
     reporter: Reporter,
     interruption: Interruption,
     ray_options: Mapping[str, Any] | None = None,
-) -> Inputs:
-    """A training's data, ready to be opened; of a finished one nothing is prepared any more.
+) -> Sequence[Input]:
+    """A training's inputs with their data; of a finished one nothing is prepared or opened any more.
 
     Raises:
         OutputConflict: the run folder holds another training, which is finished.
@@ -102,13 +107,12 @@ def inputs_to_train(
     initial, folder = resource.spec.initial_checkpoint, run_folder(resource)
     if initial is not None and CheckpointStore(folder.child(CHECKPOINTS_FOLDER)).latest() is None:
         initial_policy(initial, resource.spec.model)  # before data are prepared for it
-    asked = inputs_of(resource, references)
     marker = folder.child(SUCCESS_FILE)
     if marker.exists():
         refuse_another(folder, resource, is_worth_keeping=True)
         if orjson.loads(marker.read_bytes())["specHash"] == spec_hash(resource):
-            return [one.named for one in asked]
-    return ready_inputs(resource, asked, reporter, interruption.check, ray_options)
+            return inputs
+    return ready_inputs(resource, inputs, reporter, interruption.check, ray_options)
 
 
 def carry_out_recording(
@@ -126,19 +130,19 @@ def carry_out_recording(
 
 
 def carry_out_training(
-    resource: OfflineTraining, references: References, reporter: Reporter, interruption: Interruption
+    resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
 ) -> Outcome:
     """Train in this process, and write the report."""
-    outcome, inputs = train_here(resource, references, reporter, interruption)
+    outcome, inputs = train_here(resource, inputs, reporter, interruption)
     return replace(outcome, report=write_training_report(resource, outcome, [one.path for one in inputs]))
 
 
 def train_here(
-    resource: OfflineTraining, references: References, reporter: Reporter, interruption: Interruption
-) -> tuple[Outcome, Inputs]:
-    """Train in this process; also the data, ready to be opened."""
-    inputs = inputs_to_train(resource, references, reporter, interruption)
-    return TrainingRun(resource, inputs, reporter, interruption).carry_out(), inputs
+    resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
+) -> tuple[Outcome, Sequence[Input]]:
+    """Train in this process; also the inputs with their data."""
+    inputs = inputs_to_train(resource, inputs, reporter, interruption)
+    return TrainingRun(resource, sources_of(inputs), reporter, interruption).carry_out(), inputs
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:

@@ -1,8 +1,8 @@
-"""The data of a training: what its inputs ask for, made ready before any learner opens them."""
+"""The data of a training: what its inputs ask for, opened once, before there is any learner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -10,17 +10,19 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.input import InputSource
-from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.prepare.opening import Ready, one_dataset, ready
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
 from hindcast.pipeline.batch_prelearner import in_rllibs_form
-from hindcast.pipeline.offline_data import Input, reads_by_itself
+from hindcast.pipeline.offline_data import Source, reads_by_itself
 from hindcast.pipeline.prelearner import OfflinePreLearner, prelearner_class
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
-from hindcast.run.offline import Inputs, make_algorithm
+from hindcast.run.held_out import as_one
+from hindcast.run.offline import make_algorithm
 from hindcast.run.spaces import check_spaces, environment_spaces
 
 MAPPED: Final = ("Text", "Images", "Binary")
@@ -49,27 +51,41 @@ class References(Protocol):
         """
 
 
-class Asked(NamedTuple):
-    """An input of a training: what is read and how, its weight, and the share of its episodes."""
+class Input(NamedTuple):
+    """A recorded input of a training.
+
+    Attributes:
+        reading: what is read, and how.
+        weight: share of batches relative to other inputs' weights.
+        top: share of the episodes, those with the highest return; None for all.
+        found: its data; None until they are open.
+    """
 
     reading: Reading
-    weight: float | None
-    top: float | None
+    weight: float | None = None
+    top: float | None = None
+    found: Ready | None = None
 
     @property
-    def named(self) -> Input:
-        """The input as it is named, whether or not its data are ready to be opened."""
-        return Input(str(self.reading.paths[0]), self.weight, self.reading.options.columns, self.top)
+    def path(self) -> str:
+        """Where the data are that are opened: what was prepared, or what the input names."""
+        return str(self.reading.paths[0] if self.found is None else self.found.paths[0])
+
+    @property
+    def dataset(self) -> Dataset:
+        """The episodes to train on, once they are open."""
+        assert self.found is not None
+        return self.found.dataset if self.top is None else self.found.dataset.filter(top=self.top)
 
 
-def inputs_of(resource: OfflineTraining, references: References) -> list[Asked]:
-    """What the recorded inputs ask for; a reference is the path of its recording's dataset.
+def inputs_of(resource: OfflineTraining, references: References) -> list[Input]:
+    """The recorded inputs, not open yet; a reference is the path of its recording's dataset.
 
     Raises:
         SpecError: a reference to a recording that is not there, or files without timesteps and no class that maps them.
     """
     return [
-        _asked(resource, index, references)
+        _input(resource, index, references)
         for index, source in enumerate(resource.spec.input)
         if source.sampler is None
     ]
@@ -77,12 +93,12 @@ def inputs_of(resource: OfflineTraining, references: References) -> list[Asked]:
 
 def ready_inputs(
     resource: OfflineTraining,
-    asked: list[Asked],
+    inputs: Sequence[Input],
     reporter: Reporter | None = None,
     check: Callable[[], None] = lambda: None,
     ray_options: Mapping[str, Any] | None = None,
-) -> Inputs:
-    """The recorded inputs, prepared where they are not whole episodes in order.
+) -> list[Input]:
+    """The recorded inputs, open, and prepared where they are not whole episodes in order.
 
     What preparing found is reported as notes.
 
@@ -101,8 +117,8 @@ def ready_inputs(
     def note(message: str) -> None:
         listener.note(name, message)
 
-    inputs: Inputs = []
-    for index, one in enumerate(asked):
+    opened: list[Input] = []
+    for index, one in enumerate(inputs):
         reading = one.reading
         watch = Watch(progress, note, check)
         if index == 0 and reading.options.mapper is None:
@@ -110,24 +126,46 @@ def ready_inputs(
         found = ready(reading, watch=watch, ray_options=ray_options)
         for said in (*found.unfinished, *found.notes):
             note(f"{reading.paths[0]}: {said}")
-        inputs.append(one.named._replace(path=str(found.paths[0])))
-    return inputs
+        opened.append(one._replace(found=found))
+    return opened
 
 
-def _asked(resource: OfflineTraining, index: int, references: References) -> Asked:
+def sources_of(inputs: Sequence[Input]) -> list[Source]:
+    """What is trained on, of inputs that are open; nothing of others, which a finished training does not need.
+
+    With weights, every input is a separate source; without, all are one dataset.
+
+    Raises:
+        SpecError: some have a weight and others none.
+        DataError: inputs that make one dataset differ in columns or spaces.
+    """
+    found = [one.found for one in inputs if one.found is not None]
+    weights = [one.weight for one in inputs if one.weight is not None]
+    if not found:
+        return []
+    if not weights:
+        has_shares = any(one.top is not None for one in inputs)
+        dataset = as_one([one.dataset for one in inputs]) if has_shares else one_dataset(found)
+        return [Source(", ".join(one.path for one in inputs), dataset)]
+    if len(weights) < len(inputs):
+        raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
+    return [Source(one.path, one.dataset, weight) for one, weight in zip(inputs, weights, strict=True)]
+
+
+def _input(resource: OfflineTraining, index: int, references: References) -> Input:
     pipeline = resource.spec.pipeline
     where = f"{title(resource)}: spec.input[{index}]"
     source = read_by_rows(resource, resource.spec.input[index], where)
     path = _path(where, source, references)
     if not maps_rows(resource, source):
-        return Asked(Reading.of(source, path), source.weight, source.top)
+        return Input(Reading.of(source, path), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
             f"{where}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
         )
     options = training_options(resource, source)
     reading = Reading.of(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
-    return Asked(reading, source.weight, source.top)
+    return Input(reading, source.weight, source.top)
 
 
 def _path(where: str, source: InputSource, references: References) -> str:

@@ -12,20 +12,23 @@ from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import needs_for
 from hindcast.learn.checkpoint import Checkpoint
-from hindcast.pipeline.offline_data import open_sources
+from hindcast.pipeline.offline_data import Source
 from hindcast.report.results import Result
 from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import title
 from hindcast.run.evaluation import resources_above
 from hindcast.run.held_out import HeldOut, Progress, those_set_aside
-from hindcast.run.inputs import inputs_of, ready_inputs
-from hindcast.run.offline import Inputs, make_algorithm, offline_trainer
+from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
+from hindcast.run.offline import make_algorithm, offline_trainer
 from hindcast.run.trainer import Trainer
 from hindcast.storage.location import resolve
 
 
 def evaluate_set_aside(
-    resource: OfflineTraining, inputs: Inputs, checkpoint: Checkpoint, progress: Progress = lambda *_: None
+    resource: OfflineTraining,
+    sources: Sequence[Source],
+    checkpoint: Checkpoint,
+    progress: Progress = lambda *_: None,
 ) -> Result:
     """What the episodes of `evaluation.offline.setAside` say of a checkpoint, as `HeldOut.result`.
 
@@ -33,7 +36,7 @@ def evaluate_set_aside(
         SpecError: too few episodes are set aside, or an estimate can never be computed.
         DataError: a damaged checkpoint, or data that are not as they should be.
     """
-    with _opened(resource, inputs) as (trainer, aside):
+    with _opened(resource, sources) as (trainer, aside):
         trainer.load(checkpoint)
         return aside.result(trainer.iteration, progress)
 
@@ -54,7 +57,7 @@ def episodes_set_aside(path: str | Path, data: Sequence[str] = (), watch: Watch 
         if isinstance(run, OfflineTraining) and offline is not None and offline.set_aside is not None:
             run = _with_data(run, data)
             inputs = ready_inputs(run, inputs_of(run, InFiles({})), check=watch.check)
-            return those_set_aside(open_sources(inputs), offline)
+            return those_set_aside(sources_of(inputs), offline)
     raise SpecError(
         f"{path} is not in the folder of a run with evaluation.offline.setAside: leave --set-aside out."
     )
@@ -76,24 +79,24 @@ def _with_data(run: OfflineTraining, data: Sequence[str]) -> OfflineTraining:
     return run.model_copy(update={"spec": run.spec.model_copy(update={"input": sources})})
 
 
-def check_set_aside(resource: OfflineTraining, inputs: Inputs) -> None:
+def check_set_aside(resource: OfflineTraining, sources: Sequence[Source]) -> None:
     """Refuse what `evaluate_set_aside`, or the training, would refuse, before anything is trained.
 
     Raises:
         UserError: as of these.
     """
-    with _opened(resource, inputs):
+    with _opened(resource, sources):
         pass
 
 
 @contextmanager
-def _opened(resource: OfflineTraining, inputs: Inputs) -> Iterator[tuple[Trainer, HeldOut]]:
+def _opened(resource: OfflineTraining, sources: Sequence[Source]) -> Iterator[tuple[Trainer, HeldOut]]:
     assert resource.spec.offline is not None
-    with closing(offline_trainer(resource, inputs)) as trainer:
+    with closing(offline_trainer(resource, sources)) as trainer:
         algorithm = make_algorithm(resource)
         aside = HeldOut(
             resource,
-            those_set_aside(open_sources(inputs), resource.spec.offline),
+            those_set_aside(sources, resource.spec.offline),
             algorithm=algorithm,
             needs=needs_for(algorithm, trainer.policy.module),
             learner=trainer.learner,

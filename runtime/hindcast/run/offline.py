@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from hindcast.algorithms import build, resolve
@@ -13,7 +14,7 @@ from hindcast.learn.algorithm import Algorithm, needs_for
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.learn.targets import window_targets
-from hindcast.pipeline.offline_data import Input, OfflineData, offline_data_class, open_sources
+from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.targets import Targets
 from hindcast.run.held_out import HeldOut, as_one, opened, split_off
 from hindcast.run.live import live_source
@@ -23,13 +24,10 @@ from hindcast.run.trainer import Trainer, new_learner, notes_on_policy
 from hindcast.run.warm_start import warm_start
 from hindcast.user_code import calling
 
-Inputs = list[Input]
-"""Those of a training, references resolved."""
-
 
 def offline_trainer(
     resource: OfflineTraining,
-    inputs: Inputs,
+    sources: Sequence[Source],
     placement: Placement = HERE,
     group: Group | None = None,
     first_learners: int | None = None,
@@ -37,6 +35,7 @@ def offline_trainer(
     """The trainer of an `OfflineTraining`; of several learners, one of its trainers.
 
     Args:
+        sources: its recorded data, which may be none.
         first_learners: learners when the revision started; those of the resource if None.
 
     Raises:
@@ -51,7 +50,6 @@ def offline_trainer(
     algorithm = make_algorithm(resource)
     if spec.learners.compile:
         compile_losses(algorithm)
-    sources = open_sources(inputs)
     offline, held = spec.offline, None
     if offline is not None and offline.set_aside is not None:
         sources, _ = split_off(sources, offline, "setAside")

@@ -10,7 +10,7 @@ from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import first_learners, run_folder, title
-from hindcast.run.inputs import Asked, inputs_of, ready_inputs
+from hindcast.run.inputs import Input, inputs_of, ready_inputs, sources_of
 from hindcast.run.offline import offline_trainer
 from hindcast.storage.location import resolve
 
@@ -25,11 +25,11 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
     Raises:
         UserError: what would keep it from starting.
     """
-    asked = inputs_of(resource, InFiles({title(other): other for other in others}))
-    _check_recorded(resource, asked)
-    inputs = ready_inputs(resource, asked)
+    inputs = inputs_of(resource, InFiles({title(other): other for other in others}))
+    _check_recorded(resource, inputs)
+    sources = sources_of(ready_inputs(resource, inputs))
     learners = first_learners(run_folder(resource), resource)
-    trainer = offline_trainer(resource, inputs, first_learners=learners)
+    trainer = offline_trainer(resource, sources, first_learners=learners)
     try:
         assert isinstance(trainer.experience, OfflineData)
         parameters = {
@@ -39,7 +39,7 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
         return {
             "algorithm": resource.spec.algorithm,
             "runFolder": str(run_folder(resource)),
-            "inputs": [str(one.reading.paths[0]) for one in asked],
+            "inputs": [one.path for one in inputs],
             "data": trainer.experience.plan(),
             "parameters": parameters,
         }
@@ -47,13 +47,12 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
         trainer.close()
 
 
-def _check_recorded(resource: OfflineTraining, asked: Sequence[Asked]) -> None:
+def _check_recorded(resource: OfflineTraining, inputs: Sequence[Input]) -> None:
     """Refuse an input whose recording has not begun: a run would record it first, a plan does not."""
     recorded = [(index, source) for index, source in enumerate(resource.spec.input) if source.sampler is None]
-    for (index, source), one in zip(recorded, asked, strict=True):
-        path = one.reading.paths[0]
-        if source.recording_ref is not None and not resolve(path).exists():
+    for (index, source), one in zip(recorded, inputs, strict=True):
+        if source.recording_ref is not None and not resolve(one.path).exists():
             raise SpecError(
                 f"{title(resource)}: spec.input[{index}].recordingRef: OfflineRecording/{source.recording_ref.name} "
-                f"has recorded nothing in {path} yet; record it with `hindcast run`, then plan."
+                f"has recorded nothing in {one.path} yet; record it with `hindcast run`, then plan."
             )

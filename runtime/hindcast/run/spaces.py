@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -29,7 +30,7 @@ def environment_spaces(environment: EnvironmentSpec) -> Spaces:
     return Spaces(made.observation_space, made.action_space)
 
 
-def spaces_of(resource: OfflineTraining, sources: list[Source]) -> Spaces:
+def spaces_of(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
     """The environment's spaces, else those given in the resource, else those recorded with the data.
 
     Raises:

@@ -17,6 +17,7 @@ from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
 from hindcast.models.policy import Policy
 from hindcast.names import EPISODE_RETURN_MEAN
+from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.page import REPORT_FILE
 from hindcast.report.results import ITERATION, Result, ResultsLog
@@ -33,7 +34,7 @@ from hindcast.run.claim import (
 from hindcast.run.evaluations import Evaluations
 from hindcast.run.held_out import HeldOut, notes_on_judged
 from hindcast.run.interruption import Interruption
-from hindcast.run.offline import Inputs, offline_trainer
+from hindcast.run.offline import offline_trainer
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.stopping import (
     ESTIMATED_RETURN,
@@ -65,13 +66,14 @@ class TrainingRun:
     """One training, started or continued.
 
     Args:
+        sources: the recorded data; nothing is read of them where the training is finished.
         group: the learners; this is the first one, which decides, evaluates and writes.
     """
 
     def __init__(
         self,
         resource: OfflineTraining,
-        inputs: Inputs,
+        sources: Sequence[Source],
         reporter: Reporter,
         interruption: Interruption,
         placement: Placement = HERE,
@@ -79,7 +81,7 @@ class TrainingRun:
         group: Group | None = None,
     ) -> None:
         self._resource = resource
-        self._inputs = inputs
+        self._sources = sources
         self._name = title(resource)
         self._reporter = reporter
         self._interruption = interruption
@@ -136,7 +138,7 @@ class TrainingRun:
             self._reporter.note(self._name, note)
         trainer = offline_trainer(
             self._resource,
-            self._inputs,
+            self._sources,
             self._placement,
             self._group,
             first_learners=first_learners(self._folder, self._resource),
@@ -356,7 +358,7 @@ class TrainingRun:
         )
 
 
-def follow(resource: OfflineTraining, inputs: Inputs, placement: Placement, group: Ranks) -> None:
+def follow(resource: OfflineTraining, sources: Sequence[Source], placement: Placement, group: Ranks) -> None:
     """Do what the first learner broadcasts, until the end.
 
     Raises:
@@ -366,7 +368,7 @@ def follow(resource: OfflineTraining, inputs: Inputs, placement: Placement, grou
     received = group.receive()
     if received == ["end"]:
         return
-    trainer = offline_trainer(resource, inputs, placement, group, first_learners=received[1])
+    trainer = offline_trainer(resource, sources, placement, group, first_learners=received[1])
     while (received := group.receive()) != ["end"]:
         if received[0] == "begin":
             trainer.begin()

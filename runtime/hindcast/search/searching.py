@@ -16,10 +16,10 @@ from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.carry_out import InFiles, check_early, inputs_to_train, train_here
 from hindcast.run.claim import run_folder, title
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
 from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.last_evaluation import check_set_aside, evaluate_set_aside
-from hindcast.run.offline import Inputs, offline_trainer
+from hindcast.run.offline import offline_trainer
 from hindcast.run.training import SUCCESS_FILE
 from hindcast.search import trials as planning
 from hindcast.search.found import (
@@ -153,12 +153,12 @@ class _Searching:
 
     def _checked(self, trial: int, training: OfflineTraining) -> None:
         try:
-            check_early(training, _NOBODY)
-            inputs = inputs_to_train(training, _NOBODY, self._reporter, self._interruption)
+            inputs = check_early(training, _NOBODY)
+            sources = sources_of(inputs_to_train(training, inputs, self._reporter, self._interruption))
             if self._plan.last.set_aside is None:
-                offline_trainer(training, inputs).close()
+                offline_trainer(training, sources).close()
             else:
-                check_set_aside(planning.with_evaluation(training, self._plan.last), inputs)
+                check_set_aside(planning.with_evaluation(training, self._plan.last), sources)
         except Interrupted:
             raise
         except UserError as error:
@@ -166,13 +166,11 @@ class _Searching:
             said = str(error).replace(_SET_ASIDE, f"{_SET_ASIDE} (--confirm)", 1)
             raise type(error)(f"{named}: {said}") from error
 
-    def _inputs(self, training: OfflineTraining) -> Inputs:
-        return ready_inputs(training, inputs_of(training, _NOBODY), self._reporter, self._interruption.check)
-
     def _run(self, trial: int, seed: int, training: OfflineTraining) -> Run:
         self._interruption.check()
         try:
-            outcome, _ = train_here(training, _NOBODY, self._reporter, self._interruption)
+            inputs = inputs_of(training, _NOBODY)
+            outcome, _ = train_here(training, inputs, self._reporter, self._interruption)
             run = measured(outcome, seed, self._plan.by)
         except (Interrupted, OutputConflict, StorageError):
             raise
@@ -206,9 +204,10 @@ class _Searching:
             stage = f"Fitting the {what} of the last evaluation"
             self._reporter.progress(Progress(self._name, stage, done, total, "updates"))
 
+        inputs = inputs_of(training, _NOBODY)
         judged = evaluate_set_aside(
             planning.with_evaluation(training, self._plan.last),
-            self._inputs(training),
+            sources_of(ready_inputs(training, inputs, self._reporter, self._interruption.check)),
             find_checkpoint(run.checkpoint),
             progress,
         )

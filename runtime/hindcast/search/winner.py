@@ -10,6 +10,7 @@ from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.learn.checkpoint_record import RECORD
 from hindcast.report.events import Outcome, Reporter
 from hindcast.run.carry_out import InFiles, carry_out_training
+from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import interruptible
 from hindcast.search.found import Run, Search
 from hindcast.search.once import Once
@@ -70,8 +71,9 @@ def retrain(
     spec = training.spec.model_copy(update={"stop": StopSpec(updates=run.updates), "checkpoint": checkpoint})
     metadata = training.metadata.model_copy(update={"name": name})
     resource = training.model_copy(update={"spec": spec, "metadata": metadata})
+    inputs = inputs_of(resource, InFiles({}))
     with interruptible() as interruption:
-        return carry_out_training(resource, InFiles({}), Once(reporter), interruption)
+        return carry_out_training(resource, inputs, Once(reporter), interruption)
 
 
 def _run(found: Search) -> Run:
