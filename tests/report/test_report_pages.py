@@ -190,7 +190,7 @@ def written(tmp_path_factory):
         record()
         results("data/_hindcast/policy")
         results("runs/clone/r1")
-        path = write_training_report(training, trained(), ["data"])
+        path = write_training_report(training, trained(), {"data": None})
         return SimpleNamespace(resource=training, folder=folder, path=path, page=page(path))
 
 
@@ -242,7 +242,7 @@ def test_a_recording_report_shows_the_data_and_the_expert(recording):
 
 def test_texts_are_escaped(training):
     results("runs/clone/r1")
-    report = write_training_report(training, trained(message="<script>alert(1)</script> & more"), [])
+    report = write_training_report(training, trained(message="<script>alert(1)</script> & more"), {})
     html = Path(report).read_text()
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in html
@@ -250,7 +250,7 @@ def test_texts_are_escaped(training):
 
 def test_data_that_cannot_be_opened_is_a_problem_in_the_report_not_a_failure(training):
     results("runs/clone/r1")
-    shown = page(write_training_report(training, trained(), ["nowhere"]))
+    shown = page(write_training_report(training, trained(), {"nowhere": None}))
     assert any("nowhere" in text for text in shown.text)
     assert {path.stem for path in Path("runs/clone/r1/plots").iterdir()} == {"return", "loss", "time"}
 
@@ -261,7 +261,7 @@ def test_a_training_without_evaluation_has_a_report_without_returns(training):
     for line in lines:
         del line["evaluation"]
     Path("runs/clone/r1/results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_training_report(training, trained(), ["data"])
+    write_training_report(training, trained(), {"data": None})
     assert "return" not in {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
 
 
@@ -270,7 +270,7 @@ def test_several_datasets_have_numbered_pictures(training):
     record("one")
     record("two", episodes=10)
     results("runs/clone/r1")
-    write_training_report(training, trained(), ["one", "two"])
+    write_training_report(training, trained(), {"one": None, "two": None})
     plots = {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
     assert {"data-returns-0", "data-returns-1"} <= plots
 
@@ -280,11 +280,11 @@ def test_finished_work_keeps_its_report(training, recording):
     record()
     results("runs/clone/r1")
     training_report, recording_report = Path("runs/clone/r1/report.html"), Path("data/_hindcast/report.html")
-    assert write_training_report(training, trained("AlreadyFinished"), ["data"]) == str(training_report)
+    assert write_training_report(training, trained("AlreadyFinished"), {"data": None}) == str(training_report)
     assert write_recording_report(recording, recorded("AlreadyFinished")) == str(recording_report)
     for report in (training_report, recording_report):
         report.write_text("kept")
-    write_training_report(training, trained("AlreadyFinished"), ["data"])
+    write_training_report(training, trained("AlreadyFinished"), {"data": None})
     write_recording_report(recording, recorded("AlreadyFinished"))
     assert training_report.read_text() == recording_report.read_text() == "kept"
     write_recording_report(recording, recorded())

@@ -57,7 +57,7 @@ def carry_out(
             options = pools.options("data" if has_workers else "learner", 1)
             inputs = inputs_to_train(resource, inputs, reporter, interruption, options)
         outcome = train(resource, sources_of(inputs), mailbox, pools)
-        report = write_training_report(resource, outcome, [one.path for one in inputs])
+        report = write_training_report(resource, outcome, {one.path: one.found for one in inputs})
         return Finished(replace(outcome, report=report))
     except Exception as error:
         if not isinstance(error, UserError):

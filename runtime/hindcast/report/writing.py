@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from tempfile import TemporaryDirectory
 
 from hindcast import formatting
@@ -12,7 +12,7 @@ from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import Summary
 from hindcast.datasets.inspection.words import coverage_in_words, facts
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.opening import Ready, open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import UserError
 from hindcast.formats.dataset_folder.commits import exported_recording
@@ -52,14 +52,17 @@ STATE_FOLDER = "_hindcast"
 _EXPERT = f"{STATE_FOLDER}/policy"
 
 
-def write_training_report(resource: OfflineTraining, outcome: Outcome, inputs: Sequence[str]) -> str:
+def write_training_report(
+    resource: OfflineTraining, outcome: Outcome, inputs: Mapping[str, Ready | None]
+) -> str:
     """Write `report.html` and `plots/*.png` into a training's run folder, from its `results.jsonl`; the report's path.
 
     A report that an earlier call wrote stays where the outcome is AlreadyFinished.
 
     Args:
         outcome: how it ended; `metrics` name the checkpoints.
-        inputs: paths of the datasets; one that cannot be opened is reported as a problem.
+        inputs: what was opened of each dataset, by its path; None where it is still to be opened. One that cannot be
+            opened is reported as a problem.
     """
     folder = resolve(outcome.folder)
     if (written := _already_written(folder, outcome)) is not None:
@@ -82,7 +85,7 @@ def write_training_report(resource: OfflineTraining, outcome: Outcome, inputs: S
         tiles=training_tiles(curves, stop, recorded),
         sections=[Section("How the training went", how), *_data_sections(recorded)],
         tables=[checkpoint_table(folder, outcome.metrics), data_table(recorded)],
-        commands=training_commands(folder, resource, best or last, inputs),
+        commands=training_commands(folder, resource, best or last, list(inputs)),
         spec=resource_yaml(resource),
         problems=problems,
     )
@@ -98,7 +101,7 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
     state = folder.child(STATE_FOLDER)
     if (written := _already_written(state, outcome)) is not None:
         return written
-    recorded, problems = _open([outcome.folder])
+    recorded, problems = _open({outcome.folder: None})
     page = Page(
         kind=f"{resource.kind} in {resource.spec.environment.id}",
         name=resource.metadata.name,
@@ -121,12 +124,12 @@ def _already_written(folder: Location, outcome: Outcome) -> str | None:
     return str(report) if outcome.state == "AlreadyFinished" and report.exists() else None
 
 
-def _open(paths: Sequence[str]) -> tuple[list[Recorded], list[Problem]]:
+def _open(inputs: Mapping[str, Ready | None]) -> tuple[list[Recorded], list[Problem]]:
     """The datasets with their summaries, and what is wrong with them."""
     recorded, problems = [], []
-    for path in paths:
+    for path, opened in inputs.items():
         try:
-            summary = summary_of(resolve(path))
+            summary = _summary_of(resolve(path)) if opened is None else summarise(opened.whole())
         except UserError as error:  # the run itself succeeded, by the user's own reader perhaps
             problems.append(Problem("error", str(error)))
             continue
@@ -163,7 +166,7 @@ def _expert_curves(dataset: Location) -> Curves:
     return Curves(read_results(dataset.child(_EXPERT)))
 
 
-def summary_of(folder: Location) -> Summary:
+def _summary_of(folder: Location) -> Summary:
     """A summary of a dataset, or of a recording in an exported layout.
 
     Raises:

@@ -134,7 +134,8 @@ def carry_out_training(
 ) -> Outcome:
     """Train in this process, and write the report."""
     outcome, inputs = train_here(resource, inputs, reporter, interruption)
-    return replace(outcome, report=write_training_report(resource, outcome, [one.path for one in inputs]))
+    opened = {one.path: one.found for one in inputs}
+    return replace(outcome, report=write_training_report(resource, outcome, opened))
 
 
 def train_here(
