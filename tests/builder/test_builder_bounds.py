@@ -42,7 +42,7 @@ def beyond(kind: Schema) -> Iterator[Any]:
         yield "nonsense"
     if "minItems" in kind:
         yield [[0, 0.5]] * (kind["minItems"] - 1)
-    for bound in INTEGERS.keys() & kind.keys():
+    for bound in sorted(INTEGERS.keys() & kind.keys()):
         limit = kind[bound]
         if kind["type"] == "integer":
             yield limit + INTEGERS[bound]
