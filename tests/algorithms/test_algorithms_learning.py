@@ -55,7 +55,7 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "environment", "train", "least", "iterations"),
+    "run",
     [
         (
             "DQN",
@@ -84,10 +84,12 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
             8,
         ),
     ],
+    ids=lambda run: run[0],
 )
 @seeds
-def test_it_learns_from_what_it_plays(algorithm, environment, train, least, iterations, seed):
+def test_it_learns_from_what_it_plays(run, seed):
     """As an expert that is recorded without exploring."""
+    algorithm, environment, train, least, iterations = run
     policy = {"train": {"algorithm": algorithm, "stop": {"episodeReturnMean": least}, **train}}
     resource = recording("never written", environment={"id": environment.id}, policy=policy, seed=seed)
     trainer = online_trainer(resource, resource.spec.policy.train, width=1)
@@ -138,7 +140,7 @@ def mixed(expert, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "config", "updates"),
+    "run",
     [
         ("MARWIL", {"lr": 1e-3}, 500),
         ("IQL", {"actorLr": 1e-3, "criticLr": 1e-3, "valueLr": 1e-3, "expectile": 0.8}, 1500),
@@ -149,10 +151,12 @@ def mixed(expert, tmp_path_factory):
             3000,
         ),
     ],
+    ids=lambda run: run[0],
 )
 @seeds
-def test_it_is_as_good_as_the_best_of_mixed_data(algorithm, config, updates, seed, mixed, tmp_path):
+def test_it_is_as_good_as_the_best_of_mixed_data(run, seed, mixed, tmp_path):
     """Half of the batches are of an expert, half at random."""
+    algorithm, config, updates = run
     resource = training(
         tmp_path,
         "",
