@@ -19,7 +19,7 @@ RELU = {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}
 RATES = {"actorLr": 1e-3, "criticLr": 1e-3}
 BETTER = 100.0
 """Than the recorded episodes' mean return in Pendulum."""
-UPDATES = repeats(2000, soak=6000)
+UPDATES = 6000
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,7 @@ def swings(tmp_path_factory):
     return [{"path": str(folder / name), "weight": weight} for name, weight in SHARES.items()]
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize(
     "run",
     [

@@ -19,6 +19,7 @@ from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local, UnitInEpoch
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
+from hindcast.pipeline.prelearner import OfflinePreLearner
 from ray_here import POOL
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
@@ -59,6 +60,47 @@ class DiesOnce:
 class Dies:
     def __call__(self, unit, epoch):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SlowToRead:
+    """A dataset that says in a file when a read begins and ends."""
+
+    def __init__(self, dataset, file):
+        self.dataset = dataset
+        self.file = file
+
+    def read(self, unit, columns=None):
+        self.note("begin")
+        time.sleep(0.1)
+        self.note("end")
+        return self.dataset.read(unit, columns)
+
+    def note(self, what):
+        with self.file.open("a") as file:
+            file.write(f"{what} ")
+
+
+class Alone(OfflinePreLearner):
+    """Refuses to map two units at the same moment."""
+
+    mapping = 0
+
+    def _map_to_episodes(self, block):
+        Alone.mapping += 1
+        time.sleep(0.05)
+        assert Alone.mapping == 1
+        Alone.mapping -= 1
+        return block
+
+
+class AloneInItsCall(Alone):
+    """Also between the parts of its own call."""
+
+    def __call__(self, unit, epoch=0):
+        self.unit = unit
+        block = super().__call__(unit, epoch)
+        assert self.unit is unit
+        return block
 
 
 def first_rewards(blocks):
@@ -114,6 +156,16 @@ def test_the_pool_grows_where_blocks_are_waited_for(tmp_path: Path):
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     readers = {line.split()[0] for line in (tmp_path / "readers").read_text().splitlines()}
     assert len(readers) == 3
+
+
+@pytest.mark.parametrize("kind", [Alone, AloneInItsCall])
+def test_a_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, kind):
+    dataset, file = FakeDataset(UNITS), tmp_path / "reads"
+    work = [Work(dataset.units[number % 6], number // 6) for number in range(18)]
+    prelearn = kind(SlowToRead(dataset, file), validate=False)
+    blocks = DataWorkers((1, 1), num_cpus=0.5).stream("data", work, prelearn)
+    assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
+    assert ("begin begin" in file.read_text()) == (kind is Alone)
 
 
 def test_resident_data_are_read_by_data_workers_once(recorded):

@@ -131,7 +131,7 @@ def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]
             gpus=(math.ceil(workers.gpus), "spec.pipeline.dataWorkers.gpus"),
             memory=(
                 (NODE, "Ray's daemons"),
-                (max(PROCESS + 3 * size.unit, cpus * play), _data_process(cpus if runners else 0)),
+                (max(PROCESS + 5 * size.unit, cpus * play), _data_process(cpus if runners else 0)),
                 *_cuda(math.ceil(workers.gpus)),
             ),
             object_store=_object_store(in_flight, f"this and the next window, over {fewest} workers", size),
@@ -141,7 +141,7 @@ def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]
 
 
 def _data_process(runners: int) -> str:
-    worker = "a worker with a unit as read, decoded and pre-learned"
+    worker = "a worker with two units as read and decoded, one of them pre-learned"
     return f"{worker}, or evaluation runners ({runners})" if runners else worker
 
 

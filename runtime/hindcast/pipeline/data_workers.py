@@ -4,6 +4,8 @@ A stream keeps a few units under way with each worker, bounded by their bytes in
 in the order of the work. Only workers that have started are given units, so that a pool which the cluster cannot hold
 as a whole works with what there is.
 
+A worker reads two units at a time, since reading from a store is mostly waiting; pre-learners take turns.
+
 Blocks travel through Ray's object store, whose shared memory their arrays are views of; a user's mistake travels in
 place of one.
 """
@@ -26,11 +28,14 @@ from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, first_line, raised
 from hindcast.memory import oom_kills
 from hindcast.pipeline.executors import PreLearn, UnitInEpoch
+from hindcast.pipeline.turns import turn
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
 
-_WITH_A_WORKER: Final = 2
-"""Units: one that it reads, and one that it need not wait for."""
+_AT_A_TIME: Final = 2
+"""Units that a worker reads: one comes from the store while the other is decoded and pre-learned."""
+_WITH_A_WORKER: Final = _AT_A_TIME + 1
+"""Units: those that it reads, and one that it need not wait for."""
 _OF_A_STREAM: Final = 4
 """Units a worker, those included that are read and wait for their turn."""
 _SHARE_OF_STORE: Final = 0.25
@@ -118,7 +123,12 @@ class DataWorkers:
     def _worker(self) -> _Worker:
         import ray
 
-        options = {"max_restarts": -1, "max_task_retries": _MOST_DEATHS, **self.remote_args}
+        options = {
+            "max_restarts": -1,
+            "max_task_retries": _MOST_DEATHS,
+            "max_concurrency": _AT_A_TIME,
+            **self.remote_args,
+        }
         actor = ray.remote(Reader).options(num_cpus=self.num_cpus, num_gpus=self.num_gpus, **options)
         return _Worker(actor.remote())
 
@@ -231,7 +241,8 @@ class Reader:
     def _block(self, prelearner: Any, work: UnitInEpoch) -> Block:
         if self._is_killed_for_memory:
             raise OutOfMemory("a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory")
-        block = self._prelearner(prelearner)(*work)
+        with turn():
+            block = self._prelearner(prelearner)(*work)
         return block.without_details()  # nor what it computed of itself, such as its steps' episodes
 
     def _prelearner(self, reference: Any) -> PreLearn:

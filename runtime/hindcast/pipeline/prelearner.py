@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final
@@ -45,6 +46,7 @@ from hindcast.pipeline.executors import PreLearn
 from hindcast.pipeline.given_module import MultiRLModule
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.training_config import TrainingConfig
+from hindcast.pipeline.turns import without_turn
 from hindcast.user_code import Misuse, calling, import_subclass, refuse_uncalled
 
 _NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
@@ -165,7 +167,7 @@ class OfflinePreLearner:
         if isinstance(unit, Mapping):
             return self._batch_of(unit)
         started = time.perf_counter()
-        read = self.dataset.read(unit, self._columns)
+        read = self._read_unit(unit)
         read_at = time.perf_counter()
         block = self._mapped(read)
         if self._validate and epoch == 0:
@@ -179,6 +181,12 @@ class OfflinePreLearner:
         self.read_seconds += read_at - started
         self.prelearn_seconds += time.perf_counter() - read_at
         return block
+
+    def _read_unit(self, unit: Unit) -> Block:
+        """The unit as stored; others are pre-learned meanwhile, unless it is read in the middle of a user's call."""
+        is_own = type(self).__call__ is OfflinePreLearner.__call__
+        with without_turn() if is_own else nullcontext():
+            return self.dataset.read(unit, self._columns)
 
     @classmethod
     def map_rows(cls, rows: dict[str, NDArray], **kwargs: Any) -> Any:  # noqa: ARG003
