@@ -161,7 +161,7 @@ def test_the_pool_grows_where_blocks_are_waited_for(tmp_path: Path):
 @pytest.mark.parametrize("kind", [Alone, AloneInItsCall])
 def test_a_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, kind):
     dataset, file = FakeDataset(UNITS), tmp_path / "reads"
-    work = [Work(dataset.units[number % 6], number // 6) for number in range(18)]
+    work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(18)]
     prelearn = kind(SlowToRead(dataset, file), validate=False)
     blocks = DataWorkers((1, 1), num_cpus=0.5).stream("data", work, prelearn)
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
