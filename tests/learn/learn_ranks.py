@@ -1,6 +1,7 @@
 """Several learners in processes of their own, over gloo; imported by those processes."""
 
 import multiprocessing
+import pickle
 import tempfile
 from pathlib import Path
 from unittest.mock import patch
@@ -28,25 +29,24 @@ from support import After, training
 def in_ranks(size, **jobs):
     """`jobs` are (function, *args); `function(group, *args)` of each of `size` processes, by rank, by job's name."""
     context = multiprocessing.get_context("spawn")
-    answers = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        store = str(Path(folder) / "store")
         processes = [
-            context.Process(target=_work, args=(answers, store, rank, size, jobs)) for rank in range(size)
+            context.Process(target=_work, args=(Path(folder), rank, size, jobs)) for rank in range(size)
         ]
         for process in processes:
             process.start()
         for process in processes:
             process.join(200)
             assert process.exitcode == 0
-    found = dict(answers.get() for _ in processes)
+        found = [pickle.loads((Path(folder) / f"{rank}").read_bytes()) for rank in range(size)]
     return {job: [found[rank][job] for rank in range(size)] for job in jobs}
 
 
-def _work(answers, store, rank, size, jobs):
+def _work(folder, rank, size, jobs):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    answers.put((rank, {job: work(Ranks(torch.device("cpu")), *args) for job, (work, *args) in jobs.items()}))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    answers = {job: work(Ranks(torch.device("cpu")), *args) for job, (work, *args) in jobs.items()}
+    (folder / f"{rank}").write_bytes(pickle.dumps(answers))
     dist.barrier()
     dist.destroy_process_group()
 
