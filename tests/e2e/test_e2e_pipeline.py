@@ -65,32 +65,6 @@ def test_a_recording_and_a_training_applied_in_one_file(kube: Kube, tmp_path: Pa
     run = copy_out(kube, "runs/clone/r1", tmp_path)
     assert "resuming at update" in (run / "logs" / "clone-t1-1.log").read_text()
     assert evaluated(run)["episode_return_mean"] >= 100
-    trains_on_files_and_samples(kube, tmp_path)
-
-
-def trains_on_files_and_samples(kube: Kube, folder: Path) -> None:
-    """Two inputs of files and one of what DQN plays, mixed on two learners; its share is what its weight says."""
-    inputs: list[Object] = [
-        {"recordingRef": {"name": "expert"}, "weight": 0.4},
-        {"path": "expert-data", "weight": 0.3},
-        {"sampler": {"warmupTimesteps": 100}, "weight": 0.3},
-    ]
-    mixed = training(
-        "mixed",
-        algorithm="DQN",
-        environment={"id": "CartPole-v1"},
-        input=inputs,
-        config={"trainBatchSizePerLearner": 32},
-        pipeline={"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": 20},
-        learners={"replicas": 2},
-        stop={"iterations": 3},
-    )
-    kube.apply(mixed)
-    kube.wait_state("OfflineTraining", "mixed", "Succeeded")
-    run = copy_out(kube, "runs/mixed/r1", folder)
-    last = json.loads((run / "results.jsonl").read_text().splitlines()[-1])
-    assert last["num_updates_lifetime"] == 60
-    assert last["num_env_steps_sampled_lifetime"] > 100
 
 
 def gpus(pods: list[Object]) -> int:
