@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
+from hindcast.errors import Interrupted
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables import text_files
@@ -129,6 +132,28 @@ def test_tasks_read_parts_twice_only_where_two_of_them_meet(tmp_path, monkeypatc
     tasks = int(ray.cluster_resources()["CPU"])
     looked_at = 1  # by this process: whether rows have ids
     assert len(reads()) - parts <= parts + looked_at + 6 * (tasks - 1)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_tasks_that_end_while_they_are_cancelled_do_no_harm(tmp_path, monkeypatch):
+    """An interruption at a moment that differs each time; what is left is made afterwards."""
+    monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 1)
+    pq.write_table(rows(tmp_path), tmp_path / "rows.parquet", row_group_size=2)
+    whole = open_data(tmp_path / "rows.parquet", cache=tmp_path / "here").digest
+    monkeypatch.setattr(making, "_HERE_BYTES", 0)
+    monkeypatch.setattr("hindcast.datasets.prepare.ray_data._LOOK_S", 0.002)
+    for most in range(12):
+        looks = itertools.count()
+
+        def check(looks=looks, most=most):
+            if next(looks) == 4 * most:
+                raise Interrupted("asked to stop")
+
+        cache = tmp_path / f"cache{most}"
+        with contextlib.suppress(Interrupted):
+            open_data(tmp_path / "rows.parquet", cache=cache, watch=Watch(check=check))
+        assert open_data(tmp_path / "rows.parquet", cache=cache).digest == whole
 
 
 def test_an_episode_longer_than_many_partitions(tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -71,16 +72,17 @@ def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) ->
 def _follow(job: Job, todo: list[int], progress: Progress, execution: Execution) -> None:
     """Wait for all partitions; whatever ends the wait early ends the tasks."""
     results, end = execution
+    due = time.monotonic() + _LOOK_S  # what is made is listed once a second, however many results there are
     with ThreadPoolExecutor(1, "hindcast-prepare") as waiter:
         try:
             while True:
                 waiting = waiter.submit(next, results, None)
-                while not wait([waiting], _LOOK_S).done:
+                while not wait([waiting], max(due - time.monotonic(), 0.0)).done:
                     progress(len(made(job.folder).intersection(todo)), len(todo))
+                    due = time.monotonic() + _LOOK_S
                 if (result := waiting.result()) is None:
                     break
                 raised(result)
-                progress(len(made(job.folder).intersection(todo)), len(todo))
         finally:
             end()
     progress(len(todo), len(todo))
@@ -90,18 +92,23 @@ def _in_order(packed: Any, _: Job, todo: list[int], remote_args: Mapping[str, An
     """Partitions in stored order, many in each task: where two tasks meet, parts are read twice."""
     count = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(todo) // _MOST_OF_A_TASK))
     make_some = ray.remote(_make_in_order).options(**{"num_cpus": 1, **remote_args})
-    tasks = [make_some.remote(packed, own.tolist()) for own in np.array_split(todo, count) if len(own)]
+    running = [make_some.remote(packed, own.tolist()) for own in np.array_split(todo, count) if len(own)]
 
     def results() -> Iterator[Any]:
-        running = tasks
         while running:
-            (task,), running = ray.wait(running)
+            (task,), _ = ray.wait(running)
+            running.remove(task)
             yield ray.get(task)
 
     def end() -> None:
-        for task in tasks:
-            ray.cancel(task, force=True)
-        ray.wait(tasks, num_returns=len(tasks), timeout=_UNTIL_ENDED_S)
+        """Tasks are asked to end, and only those that run: Ray aborts this process where it forces one to end that has
+        just ended by itself.
+        """
+        left = list(running)
+        for task in left:
+            ray.cancel(task)
+        if left:
+            ray.wait(left, num_returns=len(left), timeout=_UNTIL_ENDED_S)
 
     return results(), end
 
