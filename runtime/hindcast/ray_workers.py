@@ -17,6 +17,7 @@ from hindcast.worker_processes import end_with_parent
 Kept = TypeVar("Kept")
 Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
+Shared = TypeVar("Shared")
 
 
 class RayWorkers(Generic[Kept]):
@@ -44,6 +45,11 @@ class RayWorkers(Generic[Kept]):
         """See `Workers`; an actor that dies is replaced, and only its call fails."""
         return self._threads.submit(self._call, function, arguments)
 
+    def shared(self, value: Shared) -> Shared:
+        """See `Workers`; it is in the object store once."""
+        reference: Any = ray.put(value)
+        return reference  # Ray passes the value itself to what is called
+
     def close(self) -> None:
         """Stop the actors, at work or not."""
         with self._changing:
@@ -55,7 +61,7 @@ class RayWorkers(Generic[Kept]):
     def _call(self, function: Callable[..., Result], arguments: Any) -> Result:
         actor = self._idle.get()
         try:
-            result: Result = ray.get(actor.call.remote(function, arguments))
+            result: Result = ray.get(actor.call.remote(function, *arguments))
         except RayActorError as error:
             actor = self._replace(actor)
             raise BrokenExecutor(str(error)) from error
@@ -79,5 +85,5 @@ class _Worker:
         end_with_parent(os.getppid())  # Ray itself sees that its node is gone only where init takes over
         self._kept = kept
 
-    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(self._kept, *arguments)

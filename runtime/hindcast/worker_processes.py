@@ -21,6 +21,7 @@ Kept = TypeVar("Kept")
 Kept_co = TypeVar("Kept_co", covariant=True)
 Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
+Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Check = Callable[[], None]
 
@@ -44,6 +45,9 @@ class Workers(Protocol[Kept_co]):
         Raises:
             BrokenExecutor: from the future: the process was killed, or another one was. Later calls find new ones.
         """
+
+    def shared(self, value: Shared) -> Shared:
+        """What several calls get as an argument, in a form that is sent as few times as can be."""
 
     def close(self) -> None:
         """Stop the processes, at work or not."""
@@ -71,6 +75,10 @@ class WorkerProcesses(Generic[Kept]):
             self._pool = self._start()
             future = self._pool.submit(_call, function, arguments)
         return future
+
+    def shared(self, value: Shared) -> Shared:
+        """See `Workers`; each call sends it."""
+        return value
 
     def close(self) -> None:
         """Stop the processes, at work or not."""

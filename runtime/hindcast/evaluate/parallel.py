@@ -41,7 +41,7 @@ class EvaluationWorkers:
 
     def submit(self, policy: Policy, seed: int) -> Playing:
         """Begin an evaluation of the policy as it is now; collect it with `gather`."""
-        return self._begin(policy.to_files(), seed)
+        return self._begin(self._workers.shared(policy.to_files()), seed)
 
     def gather(self, playing: Playing, timeout: float | None = None) -> EnvReport:
         """The report of an evaluation, its episodes in order of their index.

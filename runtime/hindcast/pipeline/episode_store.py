@@ -187,8 +187,9 @@ class EpisodeStore:
         leaving = _excess(steps, self.capacity)
         if self.capacity_bytes is not None:
             leaving = max(leaving, _excess(self._nbytes, self.capacity_bytes))
-        self.evicted += leaving
-        self._take_out(np.arange(self.num_episodes) < leaving)
+        if leaving:
+            self.evicted += leaving
+            self._take_out(np.arange(self.num_episodes) < leaving)
 
     def _merge(self) -> None:
         """Join the newest blocks while the older of them is not far larger: there are few then."""

@@ -38,6 +38,7 @@ _LOOK_FOR_RUNNERS_S = 0.05
 
 Given = TypeVarTuple("Given")
 Result = TypeVar("Result")
+Shared = TypeVar("Shared")
 NextWork = Callable[[set[int]], RangeToRecord | None]
 """Given the numbers of the ranges that are being made: another one, or None for now."""
 PolicyGiven = str | Mapping[str, bytes] | Actor
@@ -137,6 +138,10 @@ class ThisProcess:
         future: Future[Result] = Future()
         future.set_result(function(self._runner, *arguments))
         return future
+
+    def shared(self, value: Shared) -> Shared:
+        """See `Workers`."""
+        return value
 
     def close(self) -> None:
         """Close the environments."""
