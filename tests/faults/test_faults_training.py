@@ -166,13 +166,12 @@ def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
 
 def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     """24 updates in iterations of 6; half of each batch is of what the algorithm plays."""
-    environment = "toy_environments:Steered"
     return training(
         folder,
         "",
         algorithm=algorithm,
         config={"trainBatchSizePerLearner": 16},
-        environment={"id": environment},
+        environment={"id": "toy_environments:Steered"},
         input=[
             {"path": str(data), "weight": 0.5},
             {"sampler": {"warmupTimesteps": 20, "timestepsPerUpdate": 2}, "weight": 0.5},
@@ -184,7 +183,7 @@ def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "of_items"),
+    ("algorithm", "described"),
     [
         ("learn_marwil:MARWIL", of_items),
         ("SAC", that_plays),
@@ -194,14 +193,14 @@ def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     ids=["MARWIL", "SAC", "DQN", "LSTMBC"],
 )
 def test_killed_at_named_moments(
-    tmp_path: Path, walks: Path, algorithm: str, of_items: Callable[[Path, Path, str], OfflineTraining]
+    tmp_path: Path, walks: Path, algorithm: str, described: Callable[[Path, Path, str], OfflineTraining]
 ) -> None:
     """Targets, several optimisers, n steps, sequences, samples: killed wherever it is, a training is the same."""
     data = walks
-    if of_items is that_plays:
+    if described is that_plays:
         data = tmp_path / "steered"
         record(recording(data, environment={"id": "toy_environments:Steered"}))
-    assert "outcome Succeeded" in Driver(of_items(tmp_path / "whole", data, algorithm), tmp_path).finish()
+    assert "outcome Succeeded" in Driver(described(tmp_path / "whole", data, algorithm), tmp_path).finish()
     whole = contents(tmp_path / "whole")
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
     moments = [name for name in MOMENTS if algorithm.endswith("MARWIL") or "targets" not in name]
@@ -209,13 +208,13 @@ def test_killed_at_named_moments(
         run = tmp_path / f"killed{number}"
         for moment in rng.permutation(moments):
             time = int(rng.integers(1, 4))
-            if killed(of_items(run, data, algorithm), tmp_path, moment, time):
+            if killed(described(run, data, algorithm), tmp_path, moment, time):
                 continue
             run = run.with_name(
                 f"{run.name}-{moment}"
             )  # the one before had come to its end without the moment
-            assert killed(of_items(run, data, algorithm), tmp_path, moment, time), moment
-        said = Driver(of_items(run, data, algorithm), tmp_path).finish()
+            assert killed(described(run, data, algorithm), tmp_path, moment, time), moment
+        said = Driver(described(run, data, algorithm), tmp_path).finish()
         assert "outcome Succeeded" in said, said
     for folder in tmp_path.glob("killed*"):
         assert contents(folder) == whole

@@ -88,7 +88,7 @@ def options_of(algorithm: str | None) -> Mapping[str, Schema]:
     }
 
 
-def idle_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
+def options_lacking_another(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
     """The options given, and not at their defaults, that lack the one without which they have no effect.
 
     Returns:

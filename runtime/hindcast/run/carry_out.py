@@ -7,9 +7,7 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-import orjson
-
-from hindcast.api import Loaded, OfflineRecording, OfflineTraining, spec_hash
+from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
 from hindcast.api.sentences import dotted
 from hindcast.errors import DataError, SpecError
@@ -24,7 +22,7 @@ from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.offline import make_algorithm
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
-from hindcast.run.training import SUCCESS_FILE, TrainingRun
+from hindcast.run.training import SUCCESS_FILE, TrainingRun, finished_as
 from hindcast.run.warm_start import initial_policy
 
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
@@ -107,11 +105,10 @@ def inputs_to_train(
     initial, folder = resource.spec.initial_checkpoint, run_folder(resource)
     if initial is not None and CheckpointStore(folder.child(CHECKPOINTS_FOLDER)).latest() is None:
         initial_policy(initial, resource.spec.model)  # before data are prepared for it
-    marker = folder.child(SUCCESS_FILE)
-    if marker.exists():
+    if folder.child(SUCCESS_FILE).exists():
         refuse_another(folder, resource, is_worth_keeping=True)
-        if orjson.loads(marker.read_bytes())["specHash"] == spec_hash(resource):
-            return inputs
+    if finished_as(resource, folder) is not None:
+        return inputs
     return ready_inputs(resource, inputs, reporter, interruption.check, ray_options)
 
 

@@ -109,11 +109,10 @@ class TrainingRun:
             remove_temporary_files(self._folder)
             if is_claimed(self._folder) or self._store.latest() is None:  # else `_begin` claims it
                 claim(self._folder, self._resource, self._is_started())
+            if (finished := finished_as(self._resource, self._folder)) is not None:
+                return self._outcome(finished, "AlreadyFinished", begun)
             marker = self._folder.child(SUCCESS_FILE)
             if marker.exists():
-                finished = orjson.loads(marker.read_bytes())
-                if finished["specHash"] == spec_hash(self._resource):
-                    return self._outcome(finished, "AlreadyFinished", begun)
                 # `stop` or `evaluation` has changed, so training continues. The report goes first: one that is
                 # found next to a marker counts as current.
                 self._folder.child(REPORT_FILE).delete()
@@ -356,6 +355,15 @@ class TrainingRun:
             folder=str(self._folder),
             metrics={**success, "seconds": time.monotonic() - begun},
         )
+
+
+def finished_as(resource: OfflineTraining, folder: Location) -> dict[str, Any] | None:
+    """What a run folder says of a training that is finished as the resource is now; None if it is to go on."""
+    marker = folder.child(SUCCESS_FILE)
+    if not marker.exists():
+        return None
+    finished: dict[str, Any] = orjson.loads(marker.read_bytes())
+    return finished if finished["specHash"] == spec_hash(resource) else None
 
 
 def follow(resource: OfflineTraining, sources: Sequence[Source], placement: Placement, group: Ranks) -> None:

@@ -134,7 +134,8 @@ class TextTables(Format):
         if stretch.span != stretch.first:
             if not stretch.known:
                 next(self._tables(location, stretch._replace(span=stretch.first), options), None)
-            stretch = (*stretch.known, stretch)[0]
+            if stretch.known:
+                stretch = stretch.known[0]
         is_empty = True
         for span, data in blocks:
             header = stretch.header if span.first == 0 else 0
