@@ -25,6 +25,7 @@ from recording import CARTPOLE, WIDTH, train_expert
 
 from hindcast.api.recording import OutputSpec
 from hindcast.datasets.assembly.blocks import read_back
+from hindcast.datasets.target import Target
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
@@ -42,7 +43,7 @@ def record(policy: Path, episodes: int, output: dict[str, str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         data = describe(CARTPOLE, actor, explore=True)
         spec = OutputSpec.model_validate({"path": folder, **output})
-        task = Task(CARTPOLE, WIDTH, 0, True, spec, resolve(folder), "bench", data)
+        task = Task(CARTPOLE, WIDTH, 0, True, Target.of(spec, resolve(folder)), "bench", data)
         ranges = [RangeToRecord(0, range(episodes))]
         begun = time.process_time()
         (made,) = record_in(

@@ -25,9 +25,9 @@ from decode_messagepack import make_block, rival
 from gymnasium import spaces
 from measuring import report, take_turns
 
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.target import Target
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES
 from hindcast.formats.spec import DataSpec

@@ -24,7 +24,8 @@ from measuring import report, take_turns
 
 from hindcast.api import EnvironmentSpec, OfflineRecording
 from hindcast.api.model import ModelSpec
-from hindcast.api.recording import OutputSpec, TrainPolicy, TrainStop
+from hindcast.api.recording import TrainPolicy, TrainStop
+from hindcast.datasets.target import Target
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.models.policy import Policy
 from hindcast.record.pool import Runner, ThisProcess, load_actor, record_in
@@ -66,7 +67,7 @@ def record(policy: Path, episodes: int) -> float:
     actor = load_actor(str(policy), CARTPOLE)
     with tempfile.TemporaryDirectory() as folder:
         data = describe(CARTPOLE, actor, explore=True)
-        task = Task(CARTPOLE, WIDTH, 0, True, OutputSpec(path=folder), resolve(folder), "bench", data)
+        task = Task(CARTPOLE, WIDTH, 0, True, Target(resolve(folder)), "bench", data)
         ranges = [RangeToRecord(0, range(episodes))]
         begun = time.perf_counter()
         (made,) = record_in(

@@ -90,7 +90,7 @@ def test_runners_are_given_the_file_system_object(tmp_path: Path, monkeypatch: p
         algo.evaluate()
         task = pickle.dumps(algo._recording._recorded_task)
     monkeypatch.setattr("hindcast.storage.user_files._named", {})  # as in another process
-    assert pickle.loads(task).folder.path == str(tmp_path / "data")
+    assert pickle.loads(task).target.folder.path == str(tmp_path / "data")
 
 
 def test_rows_of_files_are_limited(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from curate_kit import make_block, read_block, write_block
 
+from hindcast.datasets import target as target_module
 from hindcast.datasets.curate import writing
 from hindcast.datasets.curate.operations import convert_data, split_data
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.merged import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
 from hindcast.datasets.watch import Watch
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, WorkerLost
 from hindcast.storage.location import resolve
@@ -28,7 +29,7 @@ from support import episode_hashes, leftovers, read_all
 KILLED = """
 import os, signal, sys
 from hindcast.datasets.curate import writing
-from hindcast.datasets.curate.target import Target
+from hindcast.datasets.target import Target
 from hindcast.datasets.watch import Watch
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.merged import merge
@@ -137,11 +138,11 @@ def test_text_that_was_changed_is_named(tmp_path, many, form):
 
 
 def test_what_a_format_loses_is_refused_and_nothing_kept(tmp_path, many, monkeypatch):
-    class Forgetful(writing.BlockWriter):
+    class Forgetful(target_module.BlockWriter):
         def write(self, block):
             super().write(replace(block, terminated=block.terminated & False))
 
-    monkeypatch.setattr(writing, "BlockWriter", Forgetful)
+    monkeypatch.setattr(target_module, "BlockWriter", Forgetful)
     with pytest.raises(DataError, match=r"Columns cannot hold these data: .* has other lengths or ends"):
         write(many, Target(resolve(tmp_path / "out"), "Columns"))
     assert not list((tmp_path / "out").glob("*.parquet"))

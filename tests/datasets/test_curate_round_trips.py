@@ -12,14 +12,15 @@ from hypothesis import given
 
 from hindcast.api.filter_term import parse_filter
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.curate.target import FORMATS, Target
 from hindcast.datasets.curate.writing import Written
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
 from hindcast.episodes.columns import root
 from hindcast.errors import DataError, SpecError
 from hindcast.formats.arrow.layout import ArrowEncoder
 from hindcast.formats.format import ReadOptions
+from hindcast.formats.layouts import WRITTEN_FORMATS
 from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings
@@ -95,7 +96,7 @@ def test_long_episodes_go_as_fragments_and_come_as_wholes(tmp_path, many, form):
     assert episode_hashes(read_all(tmp_path / "out")) == expected
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", WRITTEN_FORMATS)
 def test_rows_per_file_hold_in_every_format(tmp_path, parts, form):
     (source,) = parts(1)
     convert(source, tmp_path / "out", form, rows_per_file=8)

@@ -6,11 +6,11 @@ import pytest
 from curate_kit import make_block, write_block
 
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.inspection.inspecting import inspect_data, inspect_paths
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data, ready
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
 from hindcast.storage.location import resolve
 
 

@@ -10,12 +10,12 @@ from curate_kit import make_block, read_block, spec_of, write_block
 
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.merged import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
 from hindcast.errors import DataError, SpecError
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve

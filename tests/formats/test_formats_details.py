@@ -13,10 +13,10 @@ import pytest
 
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
 from hindcast.datasets.watch import Watch
 from hindcast.episodes.block import Block
 from hindcast.episodes.details import to_text

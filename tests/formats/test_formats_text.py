@@ -25,7 +25,7 @@ from hindcast.formats.columns.infos import step_texts
 from hindcast.formats.columns.pickles import pickled
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
-from hindcast.formats.layouts import encoder_of, layout_of_output
+from hindcast.formats.layouts import WRITTEN_FORMATS, encoder_of
 from hindcast.formats.parquet.opening import NotReadable
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -331,7 +331,7 @@ def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
 
 
 def test_the_resources_formats_are_the_layouts():
-    assert [layout_of_output(name, "Arrow") for name in NAMES] == list(NAMES)
+    assert [WRITTEN_FORMATS[name] for name in NAMES] == list(NAMES)
 
 
 def test_packed_columns_hold_their_arrays_as_they_are(kit, tmp_path):

@@ -9,9 +9,9 @@ import pytest
 from test_interop_rllib import Run, as_row, episodes_of, read_all, rows_of
 
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
 from hindcast.storage.location import resolve
 from support import CARTPOLE, record, recording
 

@@ -13,11 +13,11 @@ import pytest
 
 from hindcast.api import EnvironmentSpec
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES

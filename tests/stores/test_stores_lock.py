@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from hindcast import PPOConfig
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.target import Target
 from hindcast.datasets.watch import Watch
 from hindcast.errors import OutputConflict
 from hindcast.formats.dataset_folder.commits import read_commits

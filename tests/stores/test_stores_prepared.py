@@ -9,11 +9,11 @@ import torch
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare import making
 from hindcast.datasets.prepare.opening import open_data, ready
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
 from hindcast.errors import StorageError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.pipeline.data_workers import DataWorkers

@@ -8,7 +8,6 @@ checkpoint is.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 
 from hindcast.api import OfflineRecording, parse_bytes
@@ -34,7 +33,6 @@ class TrainingRecording(GrowingDataset):
         spec = resource.spec.model_copy(update={"policy": sampling})
         super().__init__(resource.model_copy(update={"spec": spec}), reporter)
         self._learning_policy = policy
-        self._writer_id = uuid.uuid4().hex[:8]
         self._waiting: list[Episode] = []
         self._places = range(0)
         self._size = 0
@@ -71,7 +69,7 @@ class TrainingRecording(GrowingDataset):
         self._folder.child(MANIFEST).delete()
         work = RangeToRecord(self._places[-1], self._places)
         block = episodes_to_block(self._waiting, self._recorded_task.prefix)
-        commit = write_range(self._recorded_task, work, [block], self._writer_id)
+        commit = write_range(self._recorded_task, work, [block])
         self._commits_made[commit.range] = commit
         self._waiting, self._size = [], 0
 

@@ -13,9 +13,9 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hindcast.datasets.curate.target import Target
     from hindcast.datasets.curate.writing import Written
     from hindcast.datasets.prepare.reading import Reading
+    from hindcast.datasets.target import Target
     from hindcast.datasets.watch import Watch
 
 Format = Literal["Auto", "Parquet", "JSON", "CSV", "SampleBatch", "Minari", "D4RL"]
@@ -147,7 +147,7 @@ class WriteFlags:
     def target(self, folder: str) -> "Target":
         """How to write the folder with these options."""
         from hindcast.api.quantity import parse_bytes
-        from hindcast.datasets.curate.target import Target
+        from hindcast.datasets.target import Target
         from hindcast.errors import SpecError
         from hindcast.storage.location import resolve
 

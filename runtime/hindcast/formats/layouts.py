@@ -38,6 +38,15 @@ _ENCODERS: Final[dict[str, Callable[[DataSpec], Encoder]]] = {
     CSV_LAYOUT: CsvEncoder,
     SAMPLE_BATCH_LAYOUT: SampleBatchEncoder,
 }
+WRITTEN_FORMATS: Final = {
+    "Episodes": ARROW_EPISODES,
+    "MessagePack": MESSAGEPACK_EPISODES,
+    "Columns": COLUMNS_LAYOUT,
+    "JSON": JSON_LAYOUT,
+    "CSV": CSV_LAYOUT,
+    "SampleBatch": SAMPLE_BATCH_LAYOUT,
+}
+"""Name -> layout: the formats of a recording's output, and Episodes by the name of their other encoding."""
 DEFAULT: Final = ARROW_EPISODES
 
 
@@ -84,12 +93,3 @@ def layout_of_schema(schema: pa.Schema) -> str:
 def format_of_layout(layout: str) -> str:
     """The format by which files of an exported layout are read."""
     return "Parquet" if layout == COLUMNS_LAYOUT else layout
-
-
-def layout_of_output(form: str, encoding: str) -> str:
-    """The layout that `output.format` and `output.encoding` of a resource ask for."""
-    if form in EXPORTED_LAYOUTS:
-        return form
-    if form == "Columns":
-        return COLUMNS_LAYOUT
-    return MESSAGEPACK_EPISODES if encoding == "MessagePack" else ARROW_EPISODES

@@ -106,7 +106,7 @@ class Runner:
     def _record(self, policy: PolicyGiven, work: RangeToRecord) -> Recorded:
         if self._recorder is None or policy != self._policy:
             self.close()
-            self._lock = join_runners(self._task.folder)
+            self._lock = join_runners(self._task.target.folder)
             self._recorder, self._policy = Recorder(self._task, self._actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -28,10 +27,11 @@ def recorded_blocks(
         DataError: a damaged file.
         StorageError: storage that refuses or fails.
     """
-    if task.exported is not None:
-        yield from (read_back(task.folder.child(file.path), task.layout) for file in files)
+    target = task.target
+    if target.is_exported:
+        yield from (read_back(target.folder.child(file.path), target.layout) for file in files)
         return
-    indexed = [Indexed(task.folder.child(file.path), file, task.data, task.layout) for file in files]
+    indexed = [Indexed(target.folder.child(file.path), file, task.data, target.layout) for file in files]
     dataset = EpisodeDataset(task.data, indexed)
     yield from (dataset.read(unit, columns) for unit in dataset.units)
 
@@ -48,7 +48,7 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
     for number in sorted(commits):
         commit = commits[number]
         if missing <= 0:
-            commit_location(task.folder, number).delete()
+            commit_location(task.target.folder, number).delete()
             continue
         lengths = [length for file in commit.files for length in file.episode_lengths]
         episodes = int(np.searchsorted(np.cumsum(lengths), missing)) + 1
@@ -62,7 +62,7 @@ def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> di
 def _shortened(task: Task, commit: Commit, episodes: int) -> Commit:
     """The range again, with its first episodes only."""
     work = RangeToRecord(commit.range, range(commit.first, commit.first + episodes))
-    return write_range(task, work, _first(task, commit, episodes), uuid.uuid4().hex[:8])
+    return write_range(task, work, _first(task, commit, episodes))
 
 
 def _first(task: Task, commit: Commit, episodes: int) -> Iterator[Block]:

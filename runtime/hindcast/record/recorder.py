@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from hindcast.api.environment import EnvironmentSpec
-from hindcast.api.quantity import parse_bytes
-from hindcast.api.recording import OutputSpec
-from hindcast.datasets.writer import BlockWriter
+from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
-from hindcast.formats.dataset_folder.commits import (
-    Commit,
-    ExportedFiles,
-    exported_files,
-    file_stem,
-    write_commit,
-)
-from hindcast.formats.layouts import layout_of_output
+from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.spec import DataSpec, Leaf, leaf_of
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block, recorded_outputs
 from hindcast.record.slots import Slots, check_spaces
-from hindcast.storage.location import Location
 from hindcast.threads import torch_threads
 
 _FLUSH_BYTES = 8 << 20
@@ -44,43 +33,19 @@ class RangeToRecord(NamedTuple):
 class Task(NamedTuple):
     """All a runner must know to make any range of a recording; small, and the same for every runner.
 
-    Its folder has the guard that every change is to pass.
+    The target's folder has the guard that every change is to pass.
     """
 
     environment: EnvironmentSpec
     width: int
     seed: int
     explore: bool
-    output: OutputSpec
-    folder: Location
+    target: Target
     prefix: str
     data: DataSpec
+    states: bool = False
     own_class: str | None = None
     callbacks: tuple[str, ...] = ()
-
-    @property
-    def layout(self) -> str:
-        """Name of the layout in which it is written."""
-        return layout_of_output(self.output.format, self.output.encoding)
-
-    @property
-    def exported(self) -> ExportedFiles | None:
-        """What is to be said of its files where they are in an exported layout."""
-        return exported_files(self.layout, self.data)
-
-    def writer(self, number: int, writer_id: str) -> BlockWriter:
-        """What writes a range's files; `writer_id` is unique to who writes."""
-        output = self.output
-        return BlockWriter(
-            self.folder,
-            self.data,
-            stem=file_stem(number, writer_id),
-            max_rows_per_file=output.max_rows_per_file,
-            max_file_bytes=parse_bytes(output.max_file_size),
-            compression=None if output.is_text else output.compression,
-            layout=self.layout,
-            compress_columns=output.compress_columns,
-        )
 
 
 class Recorder:
@@ -94,10 +59,9 @@ class Recorder:
             task.width,
             task.seed,
             task.explore,
-            states=task.output.recurrent_states,
+            states=task.states,
             callbacks=task.callbacks,
         )
-        self._writer_id = uuid.uuid4().hex[:8]
 
     def record(self, work: RangeToRecord, on_episode: OnEpisode | None = None) -> Commit:
         """Play the range's episodes, write them, commit them.
@@ -111,33 +75,20 @@ class Recorder:
         with torch_threads(1):
             chunks = _chunks(self._runner.play(work.indices), on_episode)
             blocks = (episodes_to_block(chunk, self._task.prefix) for chunk in chunks)
-            return write_range(self._task, work, blocks, self._writer_id)
+            return write_range(self._task, work, blocks)
 
     def close(self) -> None:
         self._runner.close()
 
 
-def write_range(task: Task, work: RangeToRecord, blocks: Iterable[Block], writer_id: str) -> Commit:
+def write_range(task: Task, work: RangeToRecord, blocks: Iterable[Block]) -> Commit:
     """Write a range's episodes and commit them.
 
     Raises:
         StorageError: a file could not be written; nothing of the range is counted.
     """
-    episodes = 0
-    with task.writer(work.number, writer_id) as writer:
-        for block in blocks:
-            writer.write(block)
-            episodes += block.num_episodes
-        files = writer.close()
-    commit = Commit(
-        range=work.number,
-        first=work.indices.start,
-        episodes=episodes,
-        timesteps=sum(file.timesteps for file in files),
-        files=files,
-        exported=task.exported,
-    )
-    write_commit(task.folder, commit)
+    commit = task.target.write_range(task.data, work.number, work.indices.start, blocks)
+    write_commit(task.target.folder, commit)
     return commit
 
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from importlib.metadata import version
 
 from hindcast.api import OfflineRecording, spec_hash
+from hindcast.datasets.target import Target
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
@@ -213,10 +214,10 @@ class RecordingRun:
             width=spec.runners.envs_per_runner,
             seed=spec.seed,
             explore=spec.policy.explore,
-            output=spec.output,
-            folder=self._folder,
+            target=Target.of(spec.output, self._folder),
             prefix=spec_hash(self._resource)[:8],
             data=data,
+            states=spec.output.recurrent_states,
             own_class=spec.policy.own_class,
             callbacks=tuple(spec.callbacks),
         )
@@ -226,7 +227,7 @@ class RecordingRun:
         preprocessing = actor.preprocessing
         filters = {name: numbers.tolist() for name, numbers in preprocessing.state().items()}
         return Manifest(
-            layout=task.layout,
+            layout=task.target.layout,
             spec_hash=spec_hash(self._resource),
             environment=task.environment.model_dump(mode="json", by_alias=True),
             seed=task.seed,

@@ -15,13 +15,12 @@ import gymnasium as gym
 import numpy as np
 import orjson
 
-from hindcast.datasets.writer import BlockWriter
+from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import info_to_json
 from hindcast.errors import DataError, OutputConflict, UserError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
-    file_stem,
     files_of,
     read_commits,
     remove_orphans,
@@ -329,16 +328,8 @@ class EpisodeWriter:
     def _write_range(self, number: int, blocks: list[Block]) -> None:
         if not blocks:
             return
-        stem = file_stem(number, uuid.uuid4().hex[:8])
-        with BlockWriter(self._folder, self._steps.spec, stem) as writer:
-            for block in blocks:
-                writer.write(block)
-            files = writer.close()
-        steps = sum(file.timesteps for file in files)
-        commit = Commit(
-            range=number, files=files, episodes=len(blocks), timesteps=steps, first=self._num_episodes
-        )
-        write_commit(self._folder, commit)
+        target = Target(self._folder)
+        write_commit(self._folder, target.write_range(self._steps.spec, number, self._num_episodes, blocks))
         self._num_episodes += len(blocks)
 
     def _keep_time(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from hindcast.datasets.curate.target import Target
 from hindcast.datasets.curate.writing import Written, check_target, write
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merged import OnConflict, merge
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import real_path
+from hindcast.datasets.target import Target
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.manifest import read_manifest

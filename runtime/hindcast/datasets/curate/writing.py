@@ -13,20 +13,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from hindcast.datasets.content import Content
-from hindcast.datasets.curate.target import Target, claim, clear, is_claimed
+from hindcast.datasets.curate.claim import claim, clear, is_claimed
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.footers import cache_folder
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import listed_files
+from hindcast.datasets.target import Target
 from hindcast.datasets.watch import NOBODY, Watch
-from hindcast.datasets.writer import BlockWriter
+from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
-    exported_files,
-    file_stem,
     files_of,
     read_commits,
     remove_orphans,
@@ -49,7 +48,7 @@ class Written:
     Attributes:
         state: AlreadyFinished if nothing was left to write.
         folder: where.
-        format: one of `FORMATS`.
+        format: one of `WRITTEN_FORMATS`.
         episodes: how many, of so many `timesteps`.
         files: how many, of so many `bytes` in all.
         checksum: of the content (`Content.checksum`): the same in every format.
@@ -146,7 +145,6 @@ class _Job(NamedTuple):
 
     dataset: Dataset
     target: Target
-    writer: str
     check: Callable[[], None]  # in a worker's process: a copy, which never stops anything
 
 
@@ -157,7 +155,7 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     left = [one for one in ranges if one.number not in commits]
     done = sum(commit.timesteps for commit in commits.values())
     watch.progress("Writing", done, dataset.num_steps)
-    job = _Job(dataset, target, uuid.uuid4().hex[:8], watch.check)
+    job = _Job(dataset, target, watch.check)
     workers = count_workers(len(left), dataset.nbytes * len(left) // len(ranges))
     has_lost = False
     for commit, loses_details in each(_make, job, left, workers, watch.check):
@@ -194,35 +192,19 @@ def _make(job: _Job, wanted: _Range) -> tuple[Commit, bool]:
     """Write one range's files: the commit that will make them count, and whether details were left out."""
     target, content, loses_details = job.target, Content(), False
     dataset = job.dataset.select(np.arange(wanted.first, wanted.stop))
-    writer = BlockWriter(
-        target.folder,
-        dataset.spec,
-        file_stem(wanted.number, job.writer),
-        max_rows_per_file=target.rows_per_file,
-        max_file_bytes=target.file_bytes,
-        compression=target.compression,
-        layout=target.layout,
-        compress_columns=target.compress_columns,
-    )
-    with writer:
+
+    def blocks() -> Iterator[Block]:
+        nonlocal content, loses_details
         for unit in dataset.units:
             job.check()
             read = dataset.read(unit)
             block = read if target.keeps_details else read.without_details()
             loses_details |= block.details is not read.details
             content += Content.of(block)
-            writer.write(block)
-        files = writer.close()
-    commit = Commit(
-        range=wanted.number,
-        first=wanted.first,
-        episodes=content.episodes,
-        timesteps=content.timesteps,
-        files=files,
-        exported=exported_files(target.layout, dataset.spec),
-        content=content.to_json(),
-    )
-    return commit, loses_details
+            yield block
+
+    commit = target.write_range(dataset.spec, wanted.number, wanted.first, blocks())
+    return commit.model_copy(update={"content": content.to_json()}), loses_details
 
 
 def _verified(spec: DataSpec, content: Content, target: Target, watch: Watch) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -20,20 +19,18 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
 from hindcast.datasets.prepare.in_order import cut_in_order, whole_episodes
 from hindcast.datasets.prepare.job import Job
-from hindcast.datasets.writer import BlockWriter
+from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     COMMITS,
     Commit,
     commit_location,
-    file_stem,
     files_of,
     remove_orphans,
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import Manifest, first_problem, read_manifest, write_manifest
-from hindcast.formats.entries import FileEntry
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
@@ -145,22 +142,8 @@ def _write(
     ids: str = "",
 ) -> Made:
     """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
-    entries: tuple[FileEntry, ...] = ()
-    if spec is not None:
-        with BlockWriter(folder, spec, file_stem(number, uuid.uuid4().hex[:8])) as writer:
-            for block in blocks:
-                writer.write(block)
-            entries = writer.close()
-    commit = Made(
-        range=number,
-        files=entries,
-        episodes=found.episodes,
-        timesteps=found.timesteps,
-        first=0,
-        spec=None if spec is None else spec.to_json(),
-        findings=found,
-        ids=ids,
-    )
+    written = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
+    commit = Made(**dict(written), spec=None if spec is None else spec.to_json(), findings=found, ids=ids)
     write_commit(folder, commit)
     return commit
 

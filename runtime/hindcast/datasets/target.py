@@ -1,0 +1,131 @@
+"""Where episodes are written and how: a folder that is filled range by range, whoever fills it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hindcast.api.quantity import parse_bytes
+from hindcast.api.recording import OutputSpec
+from hindcast.api.sentences import similar
+from hindcast.datasets.writer import BlockWriter
+from hindcast.episodes.block import Block
+from hindcast.errors import SpecError
+from hindcast.formats.dataset_folder.commits import Commit, exported_files, file_stem
+from hindcast.formats.layouts import EXPORTED_LAYOUTS, WRITTEN_FORMATS
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location
+
+
+@dataclass(frozen=True)
+class Target:
+    """A folder that is to be filled.
+
+    Attributes:
+        folder: where.
+        format: one of `WRITTEN_FORMATS`.
+        rows_per_file: most rows of a file, in complete episodes; no limit by default.
+        file_bytes: most bytes of a file, about.
+        compression: of the files; None is the format's own default.
+        compress_columns: columns that SampleBatch packs.
+        replace: whether existing data are replaced: the files that their manifest or commits list.
+
+    Raises:
+        SpecError: an unknown format, or `compress_columns` for one that packs no columns.
+    """
+
+    folder: Location
+    format: str = "Episodes"
+    rows_per_file: int | None = None
+    file_bytes: int = 128 << 20
+    compression: str | None = None
+    replace: bool = False
+    compress_columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.format not in WRITTEN_FORMATS:
+            raise SpecError(
+                f"the format {self.format!r} is not written{similar(self.format, WRITTEN_FORMATS)}; "
+                f"allowed are {', '.join(WRITTEN_FORMATS)}"
+            )
+        if self.compress_columns and self.format != "SampleBatch":
+            raise SpecError(
+                f"columns are packed in SampleBatch, and the format is {self.format}: leave out --compress-columns"
+            )
+
+    @property
+    def layout(self) -> str:
+        """Name of the files' layout."""
+        return WRITTEN_FORMATS[self.format]
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether the files are for other tools, and prepared before they are read."""
+        return self.layout in EXPORTED_LAYOUTS
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the files are text rather than Parquet."""
+        return self.is_exported and self.format != "Columns"
+
+    @property
+    def keeps_details(self) -> bool:
+        """Whether the files store episode details."""
+        return self.format not in ("CSV", "SampleBatch")
+
+    @property
+    def is_row_an_episode(self) -> bool:
+        """Whether files have a row for each episode, rather than for each timestep."""
+        return self.format in ("Episodes", "MessagePack", "SampleBatch")
+
+    @classmethod
+    def of(cls, output: OutputSpec, folder: Location) -> Target:
+        """What the output of a resource asks for."""
+        return cls(
+            folder,
+            output.encoding if output.encoding == "MessagePack" else output.format,
+            rows_per_file=output.max_rows_per_file,
+            file_bytes=parse_bytes(output.max_file_size),
+            compression=None if output.is_text else output.compression,
+            compress_columns=tuple(output.compress_columns),
+        )
+
+    def write_range(self, spec: DataSpec, number: int, first: int, blocks: Iterable[Block]) -> Commit:
+        """Write a range's files.
+
+        Args:
+            spec: what the blocks hold.
+            number: of the range.
+            first: index of its first episode.
+            blocks: its episodes, in order.
+
+        Returns:
+            The commit that makes the range count, once it is written.
+
+        Raises:
+            DataError: what the format cannot hold.
+            StorageError: a file could not be written; none of them is left then.
+        """
+        writer = BlockWriter(
+            self.folder,
+            spec,
+            file_stem(number, uuid.uuid4().hex[:8]),
+            max_rows_per_file=self.rows_per_file,
+            max_file_bytes=self.file_bytes,
+            compression=self.compression,
+            layout=self.layout,
+            compress_columns=self.compress_columns,
+        )
+        with writer:
+            for block in blocks:
+                writer.write(block)
+            files = writer.close()
+        return Commit(
+            range=number,
+            files=files,
+            episodes=sum(file.episodes for file in files),
+            timesteps=sum(file.timesteps for file in files),
+            first=first,
+            exported=exported_files(self.layout, spec),
+        )
