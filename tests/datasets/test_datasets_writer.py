@@ -19,7 +19,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
-from hindcast.formats.dataset_folder.commits import file_stem, remove_orphans
+from hindcast.formats.dataset_folder.commits import Commit, file_stem, remove_orphans
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.parquet.fragments import find_continued, join, split_long
 from hindcast.storage.location import resolve
@@ -207,7 +207,8 @@ def test_kill_leaves_whole_files_and_temporary_ones_that_are_found(kit, tmp_path
     assert names[0].startswith(".000003-b2-002.parquet.")
     assert names[1:] == ["000003-b2-000.parquet", "000003-b2-001.parquet"]
     assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names[1:]] == [2, 2]
-    remove_orphans(resolve(tmp_path), [FileEntry.of(names[1], 0, "", [])])
+    kept = Commit(range=3, files=(FileEntry.of(names[1], 0, "", []),), episodes=2, timesteps=2, first=0)
+    remove_orphans(resolve(tmp_path), [kept])
     assert kit.names(tmp_path) == [names[1]]
 
 

@@ -72,7 +72,7 @@ def test_orphans_are_removed_and_nothing_else(folder):
     for name in [*kept, *orphans, "deep/000000-zz-000.parquet"]:
         folder.child(name).write_bytes(b"x")
     write_commit(folder, commit(0))
-    remove_orphans(folder, [file_entry(kept[0])])
+    remove_orphans(folder, [commit(0, file_entry(kept[0]))])
     left = {entry.relative for entry in folder.files(recursive=True)}
     assert left == {*kept, "deep/000000-zz-000.parquet", "_hindcast/commits/000000.json"}
 

@@ -6,7 +6,12 @@ import contextlib
 
 from hindcast.api import OfflineRecording
 from hindcast.errors import OutputConflict
-from hindcast.formats.dataset_folder.commits import Commit, read_commits, remove_temporary_files
+from hindcast.formats.dataset_folder.commits import (
+    Commit,
+    read_commits,
+    remove_orphans,
+    remove_temporary_files,
+)
 from hindcast.formats.dataset_folder.manifest import read_manifest, write_manifest
 from hindcast.models.policy import Policy
 from hindcast.record.pool import wait_for_runners
@@ -35,9 +40,7 @@ class GrowingDataset(RecordingRun):
         """Write the manifest: the dataset is complete then, until something is added to it."""
         try:
             if self._recorded_task is not None and self._commits_made:
-                manifest = self._manifest(
-                    self._recorded_task, self._module, dict(sorted(self._commits_made.items()))
-                )
+                manifest = self._manifest(self._recorded_task, self._module, self._commits_made)
                 if len(self._digests) > 1:
                     manifest = manifest.model_copy(
                         update={"policy": {**manifest.policy, "digests": self._digests}}
@@ -66,7 +69,7 @@ class GrowingDataset(RecordingRun):
             self._clear()
         self._commits_made = read_commits(self._folder)
         claim(self._state, self._resource, bool(self._commits_made))
-        self._clean(self._commits_made)
+        remove_orphans(self._folder, self._commits_made.values())
         if read_manifest(self._folder) is not None:
             self._refuse_finished()
         if self._commits_made:

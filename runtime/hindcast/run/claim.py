@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.errors import OutputConflict, SpecError
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.dataset_folder.unfinished import LOG, MARK
+from hindcast.formats.dataset_folder.unfinished import LOG, read_mark, write_mark
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location, resolve
 
@@ -57,20 +55,20 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
-    found = _mark_in(state)
+    found = read_mark(state)
     if found is None or carries_another(state, resource):
         refuse_another(state, resource, is_worth_keeping)
-        _write_mark(state, _mark(resource))
+        write_mark(state, _mark(resource))
         return False
     if found["specHash"] != spec_hash(resource):  # the rest stays as the run began
         earlier = [*found.get("earlierHashes", ()), found["specHash"]]
-        _write_mark(state, {**found, "earlierHashes": earlier, "specHash": spec_hash(resource)})
+        write_mark(state, {**found, "earlierHashes": earlier, "specHash": spec_hash(resource)})
     return True
 
 
 def is_claimed(state: Location) -> bool:
     """Whether a mark is in `state`."""
-    return _mark_in(state) is not None
+    return read_mark(state) is not None
 
 
 def claimed_hashes(state: Location) -> set[str]:
@@ -78,7 +76,7 @@ def claimed_hashes(state: Location) -> set[str]:
 
     None where there is no mark.
     """
-    found = _mark_in(state)
+    found = read_mark(state)
     return {found["specHash"], *found.get("earlierHashes", ())} if found else set()
 
 
@@ -90,7 +88,7 @@ def refuse_another(
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
-    found = _mark_in(state)
+    found = read_mark(state)
     # The journal of an application's log may hold what is nowhere else.
     if found and carries_another(state, resource) and (is_worth_keeping or found["resource"] == LOG):
         raise OutputConflict(_conflict(state, resource, found))
@@ -98,7 +96,7 @@ def refuse_another(
 
 def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
     """Whether `state` carries the hash of another spec, and not only of one that this one extends."""
-    found = _mark_in(state)
+    found = read_mark(state)
     if found is None or found["specHash"] == spec_hash(resource):
         return False
     return _course(found) != course_hash(resource)
@@ -116,22 +114,10 @@ def first_learners(state: Location, resource: OfflineTraining) -> int:
 
     They fix the global batch, which must not change when the number of learners does.
     """
-    found = _mark_in(state)
+    found = read_mark(state)
     if found is None or carries_another(state, resource):
         return resource.spec.learners.replicas
     return int(found["spec"]["spec"].get("learners", {}).get("replicas", 1))
-
-
-def _mark_in(state: Location) -> dict[str, Any] | None:
-    mark = state.child(MARK)
-    if not mark.exists():
-        return None
-    found: dict[str, Any] = orjson.loads(mark.read_bytes())
-    return found
-
-
-def _write_mark(state: Location, content: dict[str, Any]) -> None:
-    state.child(MARK).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def _course(found: dict[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from hindcast.datasets.target import Target
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
+    clear,
     files_of,
     read_commits,
     remove_orphans,
@@ -123,13 +124,7 @@ class RecordingRun:
 
     def _clear(self) -> None:
         self._reporter.note(self._name, f"replaces the recording in {self._folder}")
-        manifest = read_manifest(self._folder)
-        commits = read_commits(self._folder).values()
-        for file in manifest.files if manifest else files_of(commits):
-            self._folder.child(file.path).delete()
-        for entry in self._state.list():
-            if entry.relative not in NOT_THE_RUNS:
-                entry.location.delete()
+        clear(self._folder, NOT_THE_RUNS)
 
     def _record(self) -> Manifest:
         for note in notes_on(self._resource, self._placement.is_one_machine):
@@ -139,14 +134,14 @@ class RecordingRun:
         task = self._task(policy)
         wait_for_runners(self._folder)
         commits = read_commits(self._folder)
-        self._clean(commits)
+        remove_orphans(self._folder, commits.values())
         progress = _Counter(self._name, extent_of(self._spec), commits, self._reporter)
         for commit, _, _ in self._recorded(task, policy, progress):
             commits[commit.range] = commit
             progress.committed()
         if self._spec.duration.timesteps is not None:
             commits = keep_prefix(task, commits, self._spec.duration.timesteps)
-        self._clean(commits)
+        remove_orphans(self._folder, commits.values())
         manifest = self._manifest(task, policy, commits)
         write_manifest(self._folder, manifest)
         return manifest
@@ -161,10 +156,6 @@ class RecordingRun:
             encoder_of(output.format, data, output.compress_columns)
         except DataError as error:
             raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
-
-    def _clean(self, commits: dict[int, Commit]) -> None:
-        """Delete what killed runners left."""
-        remove_orphans(self._folder, files_of(commits.values()))
 
     def _recorded(self, task: Task, policy: str, progress: _Counter) -> Iterator[Recorded]:
         left = progress.extent.ranges_left(progress.commits)

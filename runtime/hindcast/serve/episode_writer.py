@@ -13,7 +13,6 @@ from typing import Any, Final, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
-import orjson
 
 from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
@@ -21,13 +20,12 @@ from hindcast.episodes.convert import info_to_json
 from hindcast.errors import DataError, OutputConflict, UserError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
-    files_of,
     read_commits,
     remove_orphans,
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.dataset_folder.unfinished import LOG, MARK
+from hindcast.formats.dataset_folder.unfinished import LOG, read_mark, write_mark
 from hindcast.formats.spec import DataSpec
 from hindcast.run.claim import has_other_files
 from hindcast.serve.journal import Journal, delete_journal, read_journals
@@ -245,17 +243,15 @@ class EpisodeWriter:
 
     def _open(self, given: DataSpec, held: contextlib.ExitStack) -> None:
         state = self._folder.child(FOLDER)
-        mark = state.child(MARK)
-        if not mark.exists() and has_other_files(self._folder, state):
+        known = _known(self._folder)
+        if known is None and has_other_files(self._folder, state):
             raise OutputConflict(f"{self._folder} contains other files: give a new folder for the log.")
-        known = _read_mark(mark) if mark.exists() else None
         guard = held.enter_context(sole_writer(state))
         self._folder = self._folder.guarded(guard)
         self._journals = self._folder.child(FOLDER, JOURNAL)
-        self._mark = mark.guarded(guard)
         self._steps = Steps(_agreed(given, known, self._folder))
         commits = read_commits(self._folder)
-        remove_orphans(self._folder, files_of(commits.values()))
+        remove_orphans(self._folder, commits.values())
         self._num_episodes = sum(commit.episodes for commit in commits.values())
         last = self._recover(commits)
         self._journal = Journal(self._journals, last + 1)
@@ -293,7 +289,7 @@ class EpisodeWriter:
 
     def _define(self, steps: Steps) -> None:
         document = {"resource": LOG, "specHash": LOG, "spec": steps.spec.to_json()}
-        self._mark.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        write_mark(self._folder.child(FOLDER), document)
         self._steps = steps
 
     def _apply(self, record: Record) -> None:
@@ -352,17 +348,17 @@ class EpisodeWriter:
                 _logger.warning("%s", error)
 
 
-def _read_mark(mark: Location) -> DataSpec:
-    """What a log holds.
+def _known(folder: Location) -> DataSpec | None:
+    """What the log in a folder holds; None where none was begun.
 
     Raises:
-        OutputConflict: it is a mark of something else.
+        OutputConflict: the mark there is of something else.
     """
-    found = orjson.loads(mark.read_bytes())
+    found = read_mark(folder.child(FOLDER))
+    if found is None:
+        return None
     if found.get("resource") != LOG:
-        raise OutputConflict(
-            f"{mark.parent().parent()} holds {found.get('resource')}: give another folder for the log."
-        )
+        raise OutputConflict(f"{folder} holds {found.get('resource')}: give another folder for the log.")
     return DataSpec.from_json(found["spec"])
 
 

@@ -10,9 +10,9 @@ import orjson
 
 from hindcast.datasets.target import Target
 from hindcast.errors import OutputConflict
-from hindcast.formats.dataset_folder.commits import COMMITS, files_of, read_commits
-from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST, read_manifest
-from hindcast.formats.dataset_folder.unfinished import MARK, read_mark
+from hindcast.formats.dataset_folder.commits import COMMITS, clear
+from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
+from hindcast.formats.dataset_folder.unfinished import read_mark, write_mark
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
@@ -28,10 +28,10 @@ def claim(target: Target, digest: str) -> None:
     if is_claimed(target, digest):
         return
     if _holds_data(target.folder):
-        clear(target.folder)
+        clear(target.folder, keep=(LOCK,))
     made_of = _made_of(target, digest)
     mark = {"resource": "hindcast data", "specHash": _hash(made_of), "spec": made_of}
-    target.folder.child(FOLDER, MARK).write_bytes(orjson.dumps(mark, option=orjson.OPT_INDENT_2))
+    write_mark(target.folder.child(FOLDER), mark)
 
 
 def is_claimed(target: Target, digest: str) -> bool:
@@ -41,7 +41,7 @@ def is_claimed(target: Target, digest: str) -> bool:
         OutputConflict: something else is there.
     """
     folder = target.folder
-    found = read_mark(folder)
+    found = read_mark(folder.child(FOLDER))
     if found is not None and found.get("specHash") == _hash(_made_of(target, digest)):
         return True
     if _holds_data(folder):
@@ -53,18 +53,6 @@ def is_claimed(target: Target, digest: str) -> bool:
             "what a manifest lists)"
         )
     return False
-
-
-def clear(folder: Location) -> None:
-    """Delete what the folder's manifest and commits list, and these themselves."""
-    manifest = read_manifest(folder)
-    files = (*files_of(read_commits(folder).values()), *(manifest.files if manifest else ()))
-    folder.child(MANIFEST).delete()
-    for path in dict.fromkeys(file.path for file in files):
-        folder.child(path).delete()
-    for entry in folder.child(FOLDER).list():
-        if entry.relative != LOCK:
-            entry.location.delete()
 
 
 def _made_of(target: Target, digest: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from hindcast.datasets.content import Content
-from hindcast.datasets.curate.claim import claim, clear, is_claimed
+from hindcast.datasets.curate.claim import claim, is_claimed
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.footers import cache_folder
 from hindcast.datasets.opening import open_dataset
@@ -26,6 +26,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
+    clear,
     files_of,
     read_commits,
     remove_orphans,
@@ -33,7 +34,7 @@ from hindcast.formats.dataset_folder.commits import (
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.formats.spec import DataSpec
-from hindcast.storage.lease import sole_writer
+from hindcast.storage.lease import LOCK, sole_writer
 from hindcast.worker_processes import count_workers, each
 
 _RANGE_BYTES = 32 << 20
@@ -109,6 +110,7 @@ def write(
         commits = read_commits(target.folder).values()
         files = files_of(commits)
         if not finished:
+            remove_orphans(target.folder, commits)
             spec = dataset.spec.to_json()
             manifest = Manifest(**(origin or {}), layout=target.layout, spec=spec, files=files)
             write_manifest(target.folder, manifest)
@@ -150,7 +152,7 @@ class _Job(NamedTuple):
 
 def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     commits = read_commits(target.folder)
-    remove_orphans(target.folder, files_of(commits.values()))
+    remove_orphans(target.folder, commits.values())
     ranges = _ranges_of(dataset, target)
     left = [one for one in ranges if one.number not in commits]
     done = sum(commit.timesteps for commit in commits.values())
@@ -168,7 +170,6 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
             f"{target.format} cannot store episode details (ids of agents and modules, times, custom data), which "
             "were left out: Episodes, MessagePack, Columns and JSON keep them"
         )
-    remove_orphans(target.folder, files_of(read_commits(target.folder).values()))
 
 
 def _ranges_of(dataset: Dataset, target: Target) -> list[_Range]:
@@ -259,7 +260,7 @@ def _refusal(target: Target, difference: str, finished: bool) -> DataError:
     what = f"what was read back from {target.folder} has {difference}"
     if finished:
         return DataError(f"{what}: run it again with --replace")
-    clear(target.folder)
+    clear(target.folder, keep=(LOCK,))
     return DataError(
         f"{target.format} cannot hold these data: {what}; nothing was kept; choose another format"
     )

@@ -14,22 +14,22 @@ from hindcast.datasets.prepare.job import Job, Part, Progress, begin
 from hindcast.datasets.prepare.partitions import (
     finish,
     is_any_apart,
-    made,
     make_in_order,
     make_partition,
-    read_made,
+    missing,
 )
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.commits import commit_location
+from hindcast.formats.dataset_folder.commits import clear, committed
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.spec import DataSpec
+from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
 _HERE_BYTES: Final = 256 << 20
-_ORDER_FILE: Final = f"{FOLDER}/dealing.json"
+_ORDER_FILE: Final = "dealing.json"
 _IN_ORDER: Final = "inOrder"
 
 
@@ -78,9 +78,8 @@ class Maker:
             from hindcast.datasets.prepare.ray_data import make_on_ray
 
             make_on_ray(job, self._report, self.ray_options)
-        missing = sorted(set(range(job.partitions)) - made(job.folder))
-        if missing:
-            raise RuntimeError(f"partitions {missing} of {job.folder} were not made")
+        if left := missing(job):
+            raise RuntimeError(f"partitions {left} of {job.folder} were not made")
 
     def _report(self, done: int, total: int) -> None:
         self.watch.check()
@@ -110,7 +109,7 @@ def make_here(job: Job, progress: Progress) -> None:
         DataError: rows that do not form complete episodes under the rules.
         StorageError: it cannot be written.
     """
-    todo = sorted(set(range(job.partitions)) - made(job.folder))
+    todo = missing(job)
     if not todo:
         return
     if job.in_order:
@@ -133,10 +132,10 @@ def make_here(job: Job, progress: Progress) -> None:
 
 def _begins_in_order(folder: Location, may_be: bool) -> bool:
     """Whether rows are taken in stored order; recorded in the folder before anything is made, and kept on resuming."""
-    place = folder.child(_ORDER_FILE)
+    place = folder.child(FOLDER, _ORDER_FILE)
     if place.exists():
         return bool(orjson.loads(place.read_bytes())[_IN_ORDER])
-    if made(folder):  # by a version that always grouped rows by episode
+    if committed(folder):  # by a version that always grouped rows by episode
         return False
     _record_order(folder, in_order=may_be)
     return may_be
@@ -144,12 +143,9 @@ def _begins_in_order(folder: Location, may_be: bool) -> bool:
 
 def _discard_order(folder: Location) -> None:
     """Delete what was made of rows in stored order."""
-    for number in made(folder):
-        for file in read_made(folder, number).files:
-            folder.child(file.path).delete()
-        commit_location(folder, number).delete()
+    clear(folder, keep=(LOCK, _ORDER_FILE))
     _record_order(folder, in_order=False)
 
 
 def _record_order(folder: Location, *, in_order: bool) -> None:
-    folder.child(_ORDER_FILE).write_bytes(orjson.dumps({_IN_ORDER: in_order}))
+    folder.child(FOLDER, _ORDER_FILE).write_bytes(orjson.dumps({_IN_ORDER: in_order}))

@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import orjson
-from pydantic import ValidationError
 
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.rules import Findings, keep_whole_episodes
@@ -23,14 +22,14 @@ from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
-    COMMITS,
     Commit,
     commit_location,
+    committed,
     files_of,
     remove_orphans,
     write_commit,
 )
-from hindcast.formats.dataset_folder.manifest import Manifest, first_problem, read_manifest, write_manifest
+from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
@@ -51,11 +50,12 @@ class Made(Commit):
     findings: Findings
     ids: str = ""
 
+    remedy: ClassVar[str] = "delete {folder}, which is then made again"
 
-def made(folder: Location) -> set[int]:
-    """The partitions that are complete."""
-    numbers = (entry.relative.removesuffix(".json") for entry in folder.child(COMMITS).files())
-    return {int(number) for number in numbers if number.isdecimal()}
+
+def missing(job: Job) -> list[int]:
+    """The partitions that are still to be made, ascending."""
+    return sorted(set(range(job.partitions)).difference(committed(job.folder)))
 
 
 def make_in_order(job: Job, numbers: Sequence[int]) -> Iterator[int]:
@@ -109,27 +109,12 @@ def is_any_apart(folder: Location, partitions: int) -> bool:
     """Whether rows of one id are in several partitions that were cut from rows in stored order."""
     seen: set[str] = set()
     for number in range(partitions):
-        ids = read_made(folder, number).ids
+        ids = Made.read(folder, number).ids
         own = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
         if not seen.isdisjoint(own):
             return True
         seen |= own
     return False
-
-
-def read_made(folder: Location, number: int) -> Made:
-    """What is known of a complete partition.
-
-    Raises:
-        DataError: its commit cannot be read.
-    """
-    place = commit_location(folder, number)
-    try:
-        return Made.model_validate_json(place.read_bytes())
-    except ValidationError as error:
-        raise DataError(
-            f"{place} cannot be read ({first_problem(error)}): delete {folder}, which is then made again"
-        ) from error
 
 
 def _write(
@@ -166,7 +151,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     Raises:
         DataError: partitions that do not make one dataset, or no episodes.
     """
-    commits = [read_made(job.folder, number) for number in range(job.partitions)]
+    commits = [Made.read(job.folder, number) for number in range(job.partitions)]
     findings = Findings.merged([commit.findings for commit in commits])
     if not findings.timesteps:
         wanted = "pass `filter`" if job.rules.is_filtered else "make an episode"
@@ -182,7 +167,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     }
     job.folder.child(PREPARED).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     if job.folder.is_local:  # elsewhere another machine may be writing
-        remove_orphans(job.folder, files)
+        remove_orphans(job.folder, commits)
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
 

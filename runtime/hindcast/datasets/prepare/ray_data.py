@@ -25,7 +25,7 @@ import ray
 from ray import cloudpickle
 
 from hindcast.datasets.prepare.job import Job, Progress
-from hindcast.datasets.prepare.partitions import made, make_in_order, make_partition
+from hindcast.datasets.prepare.partitions import make_in_order, make_partition, missing
 from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost, caught, first_line, raised
 from hindcast.ray_session import connected
 from hindcast.user_code import given, take
@@ -55,7 +55,7 @@ def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) ->
         StorageError: it cannot be written.
         WorkerLost: tasks keep dying.
     """
-    todo = sorted(set(range(job.partitions)) - made(job.folder))
+    todo = missing(job)
     if not todo:
         return
     job.begun.clear()  # it does not pickle
@@ -78,7 +78,7 @@ def _follow(job: Job, todo: list[int], progress: Progress, execution: Execution)
             while True:
                 waiting = waiter.submit(next, results, None)
                 while not wait([waiting], max(due - time.monotonic(), 0.0)).done:
-                    progress(len(made(job.folder).intersection(todo)), len(todo))
+                    progress(len(todo) - len(missing(job)), len(todo))
                     due = time.monotonic() + _LOOK_S
                 if (result := waiting.result()) is None:
                     break
@@ -118,7 +118,7 @@ def _make_in_order(packed: bytes, numbers: list[int]) -> list[int] | UserError:
 
     def make_all() -> list[int]:
         job = _job(packed)
-        return list(make_in_order(job, sorted(set(numbers) - made(job.folder))))
+        return list(make_in_order(job, [number for number in missing(job) if number in numbers]))
 
     return caught(make_all)
 

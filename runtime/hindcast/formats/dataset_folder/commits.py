@@ -7,13 +7,13 @@ same range the last commit stays; both are complete and hold the same episodes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, ValidationError
 
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, first_problem, read_manifest
+from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST, Manifest, first_problem, read_manifest
 from hindcast.formats.entries import FileEntry, Stored
 from hindcast.formats.layouts import EXPORTED_LAYOUTS
 from hindcast.formats.parquet.description import described
@@ -65,6 +65,22 @@ class Commit(Stored):
     exported: ExportedFiles | None = Field(None, alias="text")  # its name from when only text was exported
     content: dict[str, Any] | None = None
 
+    remedy: ClassVar[str] = "delete it and record again, which repeats this range"
+
+    @classmethod
+    def read(cls, folder: Location, number: int) -> Self:
+        """The commit of a range that counts.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        location = commit_location(folder, number)
+        try:
+            return cls.model_validate_json(location.read_bytes())
+        except ValidationError as error:
+            remedy = cls.remedy.format(folder=folder)
+            raise DataError(f"{location} cannot be read ({first_problem(error)}): {remedy}") from error
+
 
 def file_stem(number: int, writer: str) -> str:
     """How the names of a range's files begin; `writer` (letters and digits) is unique to who writes."""
@@ -86,38 +102,19 @@ def write_commit(folder: Location, commit: Commit) -> None:
     location.write_bytes(commit.model_dump_json(by_alias=True).encode())
 
 
+def committed(folder: Location) -> list[int]:
+    """The numbers of the ranges that count, ascending."""
+    names = (entry.relative for entry in folder.child(COMMITS).files())
+    return sorted(int(name.removesuffix(".json")) for name in names if _COMMIT_FILE.match(name))
+
+
 def read_commits(folder: Location) -> dict[int, Commit]:
     """The commits of a dataset's folder by range number, in order; empty if there are none.
 
     Raises:
         DataError: one cannot be read.
     """
-    found = [
-        _read(entry.location) for entry in folder.child(COMMITS).files() if _COMMIT_FILE.match(entry.relative)
-    ]
-    return {commit.range: commit for commit in sorted(found, key=lambda commit: commit.range)}
-
-
-def commit_of(folder: Location, name: str) -> Commit | None:
-    """The commit of the range that a data file of a dataset's folder belongs to; None if there is none.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    if not _DATA_FILE.match(name):
-        return None
-    location = folder.child(COMMITS, f"{name.split('-', 1)[0]}.json")
-    return _read(location) if location.exists() else None
-
-
-def _read(location: Location) -> Commit:
-    try:
-        return Commit.model_validate_json(location.read_bytes())
-    except ValidationError as error:
-        raise DataError(
-            f"{location} cannot be read ({first_problem(error)}): delete it and record again, "
-            "which repeats this range"
-        ) from error
+    return {number: Commit.read(folder, number) for number in committed(folder)}
 
 
 def files_of(commits: Iterable[Commit]) -> tuple[FileEntry, ...]:
@@ -125,16 +122,32 @@ def files_of(commits: Iterable[Commit]) -> tuple[FileEntry, ...]:
     return tuple(file for commit in commits for file in commit.files)
 
 
-def remove_orphans(folder: Location, committed: Iterable[FileEntry]) -> None:
-    """Delete what interrupted writers left: uncommitted files of ours and temporary files.
+def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
+    """Delete what interrupted writers left: files of ours that no commit lists, and temporary files.
 
     Only while nobody writes to the folder. Files whose names are not ours stay.
     """
-    keep = {file.path for file in committed}
+    keep = {file.path for file in files_of(commits)}
     remove_temporary_files(folder.child(FOLDER))
     for entry in folder.files():
         is_orphan = _DATA_FILE.match(entry.relative) and entry.relative not in keep
         if is_orphan or _TEMPORARY_FILE.match(entry.relative):
+            entry.location.delete()
+
+
+def clear(folder: Location, keep: Collection[str]) -> None:
+    """Delete what the folder's manifest and commits list, and these themselves.
+
+    Args:
+        keep: names of what stays in `_hindcast`, of which all else is deleted.
+    """
+    manifest = read_manifest(folder)
+    files = (*files_of(read_commits(folder).values()), *(manifest.files if manifest else ()))
+    folder.child(MANIFEST).delete()
+    for path in dict.fromkeys(file.path for file in files):
+        folder.child(path).delete()
+    for entry in folder.child(FOLDER).list():
+        if entry.relative not in keep:
             entry.location.delete()
 
 
@@ -148,8 +161,11 @@ def remove_temporary_files(folder: Location) -> None:
             entry.location.delete()
 
 
-def exported_recording(folder: Location) -> Manifest | None:
+def exported_recording(folder: Location, file: str | None = None) -> Manifest | None:
     """What such a folder holds: its manifest, or what the commits of an unfinished one say of it.
+
+    Args:
+        file: name of one of its files; of an unfinished recording only the commit of its range is read.
 
     Returns:
         None of any other folder.
@@ -160,25 +176,9 @@ def exported_recording(folder: Location) -> Manifest | None:
     manifest = read_manifest(folder)
     if manifest is not None:
         return manifest if manifest.layout in EXPORTED_LAYOUTS else None
-    commits = list(read_commits(folder).values())
+    commits = list(read_commits(folder).values()) if file is None else _commits_of(folder, file)
     exported = _exported(folder, commits)
-    if exported is None:
-        return None
-    return exported.manifest(files_of(commits))
-
-
-def recording_of(file: Location) -> Manifest | None:
-    """The same for the folder that a file is in, with the files of its range only where it is unfinished.
-
-    Raises:
-        DataError: see `exported_recording`.
-    """
-    folder = file.parent()
-    manifest = read_manifest(folder)
-    if manifest is not None:
-        return manifest if manifest.layout in EXPORTED_LAYOUTS else None
-    commit = commit_of(folder, file.name)
-    return None if commit is None or commit.exported is None else commit.exported.manifest(commit.files)
+    return None if exported is None else exported.manifest(files_of(commits))
 
 
 def exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
@@ -196,3 +196,11 @@ def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | No
     with open_parquet(folder.child(files[0].path)) as file:
         description = described(file.schema_arrow)
     return None if description is None else exported_files(description.layout, description.spec)
+
+
+def _commits_of(folder: Location, name: str) -> list[Commit]:
+    """The commit of the range that a data file belongs to, if it is one and its range counts."""
+    if not _DATA_FILE.match(name):
+        return []
+    number = int(name.split("-", 1)[0])
+    return [Commit.read(folder, number)] if commit_location(folder, number).exists() else []

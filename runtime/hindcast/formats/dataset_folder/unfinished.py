@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
+
+import orjson
 
 from hindcast import formatting
 from hindcast.formats.dataset_folder.commits import Commit, read_commits
@@ -28,7 +29,7 @@ def unfinished(folder: Location) -> str:
 
 def how_far(folder: Location, commits: Collection[Commit]) -> str:
     """What to say of a recording without a manifest: how much of it is there."""
-    mark = read_mark(folder) or {}
+    mark = read_mark(folder.child(FOLDER)) or {}
     resource = mark.get("resource")
     if resource == LOG:
         return ""
@@ -42,13 +43,18 @@ def how_far(folder: Location, commits: Collection[Commit]) -> str:
     return f"{folder} is not complete: {much} recorded; {again} for the rest, or wait while it runs"
 
 
-def read_mark(folder: Location) -> dict[str, Any] | None:
-    """What the mark in a dataset's folder says; None without one, nothing of a damaged one."""
-    location = folder.child(FOLDER, MARK)
+def write_mark(state: Location, content: Mapping[str, Any]) -> None:
+    """Say whose a folder is: the resource, its hash and its spec, where `state` has its own files."""
+    state.child(MARK).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def read_mark(state: Location) -> dict[str, Any] | None:
+    """What the mark says; None without one, nothing of a damaged one."""
+    location = state.child(MARK)
     if not location.exists():
         return None
     try:
-        found = json.loads(location.read_bytes())
+        found = orjson.loads(location.read_bytes())
     except ValueError:  # damaged
         return {}
     return found if isinstance(found, dict) else {}

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 from hindcast.errors import DataError
 from hindcast.formats.columns.steps import nest
-from hindcast.formats.dataset_folder.commits import recording_of
+from hindcast.formats.dataset_folder.commits import exported_recording
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
@@ -22,7 +22,7 @@ def written_spec(location: Location, layout: str) -> DataSpec:
     Raises:
         DataError: a manifest that cannot be read, or a file of another size than it says.
     """
-    manifest = recording_of(location)
+    manifest = exported_recording(location.parent(), location.name)
     if manifest is None or manifest.layout != layout:
         return DataSpec()
     entry = next((file for file in manifest.files if file.path == location.name), None)
