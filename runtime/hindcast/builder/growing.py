@@ -10,7 +10,6 @@ from hindcast.formats.dataset_folder.commits import (
     Commit,
     read_commits,
     remove_orphans,
-    remove_temporary_files,
 )
 from hindcast.formats.dataset_folder.manifest import read_manifest, write_manifest
 from hindcast.models.policy import Policy
@@ -20,7 +19,6 @@ from hindcast.report.events import Reporter
 from hindcast.run.claim import claim
 from hindcast.run.interruption import Interruption
 from hindcast.run.recording import RecordingRun
-from hindcast.storage.lease import sole_writer
 
 
 class GrowingDataset(RecordingRun):
@@ -55,11 +53,8 @@ class GrowingDataset(RecordingRun):
         return str(self._policy_folder.child(self.module_name))
 
     def _open(self, policy: Policy) -> None:
-        self._check_folder()
         self._check_output()
-        self._write_under(self._held.enter_context(sole_writer(self._state)))
-        remove_temporary_files(self._state)
-        self._make_way()
+        self._held.enter_context(self._sole_writer())
         wait_for_runners(self._folder)
         if read_commits(self._folder) and (problem := self._conflict(policy)):
             if self._spec.output.on_existing != "Replace":

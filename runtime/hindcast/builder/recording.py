@@ -18,7 +18,6 @@ from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
 from hindcast.record.pool import Recorded, Runner, ThisProcess, record_in
-from hindcast.record.recorded import recorded_blocks
 from hindcast.record.recorder import RangeToRecord
 from hindcast.report.events import Reporter
 from hindcast.run.placement import HERE
@@ -125,9 +124,10 @@ class EvaluationRecording(GrowingDataset):
 
     def _read(self, commit: Commit) -> Recorded:
         """Returns and lengths of a range that was there."""
-        assert self._recorded_task is not None
+        task = self._recorded_task
+        assert task is not None
         lengths = np.array([length for file in commit.files for length in file.episode_lengths])
-        blocks = recorded_blocks(self._recorded_task, commit.files, [Columns.REWARDS])
+        blocks = task.target.blocks(task.data, commit.files, [Columns.REWARDS])
         rewards = np.concatenate([block.columns[Columns.REWARDS] for block in blocks])
         returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
         return Recorded(commit, returns.tolist(), lengths.tolist())

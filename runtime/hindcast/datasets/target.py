@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hindcast.api.quantity import parse_bytes
 from hindcast.api.recording import OutputSpec
 from hindcast.api.sentences import similar
+from hindcast.datasets.assembly.blocks import read_back
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.footers import Indexed
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, exported_files, file_stem
+from hindcast.formats.entries import FileEntry
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, WRITTEN_FORMATS
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
@@ -90,6 +94,26 @@ class Target:
             compression=None if output.is_text else output.compression,
             compress_columns=tuple(output.compress_columns),
         )
+
+    def blocks(
+        self, spec: DataSpec, files: Sequence[FileEntry], columns: Iterable[str] | None = None
+    ) -> Iterator[Block]:
+        """The episodes of some of its files, in order.
+
+        Args:
+            spec: what was written.
+            columns: those that are needed; an exported layout gives them all. All by default.
+
+        Raises:
+            DataError: a damaged file.
+            StorageError: storage that refuses or fails.
+        """
+        if self.is_exported:
+            yield from (read_back(self.folder.child(file.path), self.layout) for file in files)
+            return
+        indexed = [Indexed(self.folder.child(file.path), file, spec, self.layout) for file in files]
+        dataset = EpisodeDataset(spec, indexed)
+        yield from (dataset.read(unit, columns) for unit in dataset.units)
 
     def write_range(self, spec: DataSpec, number: int, first: int, blocks: Iterable[Block]) -> Commit:
         """Write a range's files.

@@ -1,39 +1,14 @@
-"""The episodes that a recording has written: read back, and dropped where there are more than were asked for."""
+"""The episodes that a recording has written, dropped where there are more than were asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hindcast.datasets.assembly.blocks import read_back
-from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import Indexed
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import Commit, commit_location
-from hindcast.formats.entries import FileEntry
 from hindcast.record.recorder import RangeToRecord, Task, write_range
-
-
-def recorded_blocks(
-    task: Task, files: Sequence[FileEntry], columns: Iterable[str] | None = None
-) -> Iterator[Block]:
-    """The episodes of some files, in order.
-
-    Args:
-        columns: those that are needed; an exported layout gives them all. All by default.
-
-    Raises:
-        DataError: a damaged file.
-        StorageError: storage that refuses or fails.
-    """
-    target = task.target
-    if target.is_exported:
-        yield from (read_back(target.folder.child(file.path), target.layout) for file in files)
-        return
-    indexed = [Indexed(target.folder.child(file.path), file, task.data, target.layout) for file in files]
-    dataset = EpisodeDataset(task.data, indexed)
-    yield from (dataset.read(unit, columns) for unit in dataset.units)
 
 
 def keep_prefix(task: Task, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:
@@ -66,7 +41,7 @@ def _shortened(task: Task, commit: Commit, episodes: int) -> Commit:
 
 
 def _first(task: Task, commit: Commit, episodes: int) -> Iterator[Block]:
-    for block in recorded_blocks(task, commit.files):
+    for block in task.target.blocks(task.data, commit.files):
         yield block.take(range(min(episodes, block.num_episodes)))
         episodes -= block.num_episodes
         if episodes <= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from importlib.metadata import version
 
 from hindcast.api import OfflineRecording, spec_hash
@@ -32,7 +32,7 @@ from hindcast.run.expert import train_expert
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.without_effect import notes_on
-from hindcast.storage.location import Guard, resolve
+from hindcast.storage.location import Location, resolve
 from hindcast.version import __version__
 
 POLICY_FOLDER = "policy"
@@ -61,9 +61,7 @@ class RecordingRun:
         self._interruption = interruption
         self._checkpoint = checkpoint
         self._placement = placement
-        self._folder = resolve(self._spec.output.path)
-        self._state = self._folder.child(FOLDER)
-        self._policy_folder = self._state.child(POLICY_FOLDER)
+        self._write_to(resolve(self._spec.output.path))
 
     def carry_out(self) -> Outcome:
         """Record until the duration is reached.
@@ -73,13 +71,9 @@ class RecordingRun:
             UserError: what went wrong, in one sentence; committed ranges stay.
         """
         begun = time.monotonic()
-        self._check_folder()
         if self._spec.output.on_existing != "Replace":
             refuse_another(self._state, self._resource, self._is_started())
-        with self._placement.sole_writer(self._state) as guard:
-            self._write_under(guard)
-            remove_temporary_files(self._state)
-            self._make_way()
+        with self._sole_writer():
             manifest = read_manifest(self._folder)
             continued = claim(self._state, self._resource, self._is_started())
             if manifest is not None:
@@ -90,11 +84,23 @@ class RecordingRun:
             manifest = self._record()
         return self._outcome(manifest, "Succeeded", begun)
 
-    def _write_under(self, guard: Guard | None) -> None:
-        """Change what is in the folder only while the guard lets this run."""
-        self._folder = self._folder.guarded(guard)
-        self._state = self._state.guarded(guard)
-        self._policy_folder = self._policy_folder.guarded(guard)
+    @contextmanager
+    def _sole_writer(self) -> Iterator[None]:
+        """Keep others out of the folder. Half-written files of killed runs are gone, and what is to be replaced.
+
+        Raises:
+            OutputConflict: files of the user's are there, or somebody else is writing.
+        """
+        self._check_folder()
+        with self._placement.sole_writer(self._state) as guard:
+            self._write_to(self._folder.guarded(guard))
+            remove_temporary_files(self._state)
+            self._make_way()
+            yield
+
+    def _write_to(self, folder: Location) -> None:
+        self._folder, self._state = folder, folder.child(FOLDER)
+        self._policy_folder = self._state.child(POLICY_FOLDER)
 
     def _is_started(self) -> bool:
         """Whether an earlier run left anything that took work."""

@@ -14,8 +14,6 @@ import orjson
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.rules import Findings, keep_whole_episodes
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import Indexed
 from hindcast.datasets.prepare.in_order import cut_in_order, whole_episodes
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.target import Target
@@ -218,8 +216,7 @@ def _widened(folder: Location, commit: Made, spec: DataSpec) -> Made:
     if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
         return commit
     own = DataSpec.from_json(commit.spec)
-    stored = EpisodeDataset(own, [Indexed(folder.child(file.path), file, own) for file in commit.files])
-    blocks = [_cast(stored.read(unit), spec) for unit in stored.units]
+    blocks = [_cast(block, spec) for block in Target(folder).blocks(own, commit.files)]
     return _write(folder, commit.range, spec, blocks, commit.findings)
 
 
