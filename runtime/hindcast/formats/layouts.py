@@ -88,8 +88,3 @@ def layout_of_schema(schema: pa.Schema) -> str:
         f"it is not a file of episodes that Hindcast can read: it has the columns {schema.names}, "
         "without their dtypes and shapes in its metadata"
     )
-
-
-def format_of_layout(layout: str) -> str:
-    """The format by which files of an exported layout are read."""
-    return "Parquet" if layout == COLUMNS_LAYOUT else layout

@@ -18,9 +18,9 @@ from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
+from hindcast.formats.columns.layout import COLUMNS_LAYOUT
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
-from hindcast.formats.layouts import format_of_layout
 from hindcast.formats.registry import FORMATS
 from hindcast.formats.rows import ACTORS, Rows
 from hindcast.storage.location import Location
@@ -80,7 +80,7 @@ def read_back(location: Location, layout: str) -> Block:
         DataError: it is damaged.
         StorageError: it cannot be read.
     """
-    form, options = FORMATS[format_of_layout(layout)], ReadOptions()
+    form, options = FORMATS["Parquet" if layout == COLUMNS_LAYOUT else layout], ReadOptions()
     pieces = form.pieces(location, options)
     steps = [
         Steps.of(rows, number)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.claim import claim, is_claimed
 from hindcast.datasets.dataset import Dataset
@@ -134,14 +132,6 @@ def write(
     )
 
 
-class _Range(NamedTuple):
-    """Consecutive episodes of a dataset, from the first to the one before `stop`; ranges are numbered from 0."""
-
-    number: int
-    first: int
-    stop: int
-
-
 class _Job(NamedTuple):
     """What is written and how; it goes to workers."""
 
@@ -154,7 +144,7 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     commits = read_commits(target.folder)
     remove_orphans(target.folder, commits.values())
     ranges = _ranges_of(dataset, target)
-    left = [one for one in ranges if one.number not in commits]
+    left = [(number, episodes) for number, episodes in enumerate(ranges) if number not in commits]
     done = sum(commit.timesteps for commit in commits.values())
     watch.progress("Writing", done, dataset.num_steps)
     job = _Job(dataset, target, watch.check)
@@ -172,7 +162,7 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
         )
 
 
-def _ranges_of(dataset: Dataset, target: Target) -> list[_Range]:
+def _ranges_of(dataset: Dataset, target: Target) -> list[range]:
     """All episodes in ranges, of about the size of a file, that begin and end with units and with full files."""
     least = max(_RANGE_BYTES, target.file_bytes // (_TEXT_GROWS if target.is_text else 1))
     step = target.rows_per_file if target.is_row_an_episode else None
@@ -186,13 +176,14 @@ def _ranges_of(dataset: Dataset, target: Target) -> list[_Range]:
             size = 0
     if cuts[-1] < dataset.num_episodes:
         cuts.append(dataset.num_episodes)
-    return [_Range(number, first, stop) for number, (first, stop) in enumerate(pairwise(cuts))]
+    return [range(first, stop) for first, stop in pairwise(cuts)]
 
 
-def _make(job: _Job, wanted: _Range) -> tuple[Commit, bool]:
+def _make(job: _Job, wanted: tuple[int, range]) -> tuple[Commit, bool]:
     """Write one range's files: the commit that will make them count, and whether details were left out."""
     target, content, loses_details = job.target, Content(), False
-    dataset = job.dataset.select(np.arange(wanted.first, wanted.stop))
+    number, episodes = wanted
+    dataset = job.dataset.select(episodes)
 
     def blocks() -> Iterator[Block]:
         nonlocal content, loses_details
@@ -204,7 +195,7 @@ def _make(job: _Job, wanted: _Range) -> tuple[Commit, bool]:
             content += Content.of(block)
             yield block
 
-    commit = target.write_range(dataset.spec, wanted.number, wanted.first, blocks())
+    commit = target.write_range(dataset.spec, number, episodes.start, blocks())
     return commit.model_copy(update={"content": content.to_json()}), loses_details
 
 
