@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
 from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.cluster.lease import begin
-from hindcast.storage.location import Guard, Location
+from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 if TYPE_CHECKING:  # what plays needs torch, which the driver on the head does without
     from hindcast.evaluate.environment import EnvEvaluator
@@ -56,7 +56,9 @@ class Pools:
     @contextlib.contextmanager
     def sole_writer(self, state: Location) -> Iterator[Guard | None]:
         """A lease, which a later attempt takes over."""
-        yield begin(state, self.attempt).check
+        guard = begin(state, self.attempt).check
+        remove_temporary_files(state.guarded(guard))
+        yield guard
 
     def recorders(
         self,

@@ -64,7 +64,9 @@ class Placement(Protocol):
         """How many of `wanted` there can be ("runners", …), and the note where that is fewer."""
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
-        """Keep others out of the folder of a run's own files; what it yields guards every change of the run.
+        """Keep others out of the folder of a run's own files, without what killed ones left half-written.
+
+        What it yields guards every change of the run.
 
         Raises:
             OutputConflict: somebody else is writing there.

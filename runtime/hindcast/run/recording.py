@@ -16,7 +16,6 @@ from hindcast.formats.dataset_folder.commits import (
     files_of,
     read_commits,
     remove_orphans,
-    remove_temporary_files,
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.formats.layouts import encoder_of
@@ -86,7 +85,7 @@ class RecordingRun:
 
     @contextmanager
     def _sole_writer(self) -> Iterator[None]:
-        """Keep others out of the folder. Half-written files of killed runs are gone, and what is to be replaced.
+        """Keep others out of the folder, without what is to be replaced.
 
         Raises:
             OutputConflict: files of the user's are there, or somebody else is writing.
@@ -94,7 +93,6 @@ class RecordingRun:
         self._check_folder()
         with self._placement.sole_writer(self._state) as guard:
             self._write_to(self._folder.guarded(guard))
-            remove_temporary_files(self._state)
             self._make_way()
             yield
 

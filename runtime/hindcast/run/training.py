@@ -11,7 +11,6 @@ import orjson
 
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.errors import Interrupted, OutputConflict, SpecError
-from hindcast.formats.dataset_folder.commits import remove_temporary_files
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_checkpoint
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
@@ -106,7 +105,6 @@ class TrainingRun:
         refuse_another(self._folder, self._resource, self._is_started())
         with self._placement.sole_writer(self._folder) as guard:
             self._write_to(self._folder.guarded(guard))
-            remove_temporary_files(self._folder)
             if is_claimed(self._folder) or self._store.latest() is None:  # else `_begin` claims it
                 claim(self._folder, self._resource, self._is_started())
             if (finished := finished_as(self._resource, self._folder)) is not None:

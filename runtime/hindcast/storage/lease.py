@@ -24,7 +24,7 @@ import orjson
 
 from hindcast.errors import DataError, OutputConflict, StorageError, UserError
 from hindcast.storage.failures import storage_errors
-from hindcast.storage.location import Guard, Location
+from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 LOCK: Final = "lock"
 _RENEWED_EVERY_S: Final = 20.0
@@ -112,7 +112,7 @@ def newest(folder: Location) -> tuple[int, Mark | None]:
 
 @contextlib.contextmanager
 def sole_writer(state: Location) -> Iterator[Guard | None]:
-    """Keep other processes out of the folder while the block runs.
+    """Keep other processes out of the folder while the block runs, without what killed ones left half-written.
 
     On this machine a lock of the kernel's goes with the process, however it ends. In a store it is a lease that is
     renewed; that of a killed process lapses, and what is yielded is to guard every change.
@@ -131,6 +131,7 @@ def sole_writer(state: Location) -> Iterator[Guard | None]:
     if descriptor is None:
         raise OutputConflict(f"another process is writing to {state}: wait for it, or stop it.")
     try:
+        remove_temporary_files(state)
         yield None
     finally:
         with contextlib.suppress(OSError):  # a file system that has become read-only

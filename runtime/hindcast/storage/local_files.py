@@ -6,6 +6,7 @@ A file is created by a hard link, which fails where one is already.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +17,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-TEMPORARY_SUFFIX: Final = ".tmp"
+TEMPORARY: Final = re.compile(r"^\..+\.[0-9a-f]{8}\.tmp$")
+"""The names that `temporary_for` gives."""
 _ARROWS: Final = pafs.LocalFileSystem()
 
 
@@ -68,7 +70,7 @@ class LocalFiles:
 def temporary_for(path: Path) -> Path:
     """A unique name in the same folder, which is created; hidden, so that readers of Parquet ignore it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 def sync_folder(folder: Path) -> None:

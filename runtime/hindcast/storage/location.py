@@ -24,7 +24,7 @@ from hindcast.errors import DataError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
-from hindcast.storage.local_files import LocalFiles, link_target
+from hindcast.storage.local_files import TEMPORARY, LocalFiles, link_target
 from hindcast.storage.object_stores import bucket_of, wrapped_store
 from hindcast.storage.user_files import UserFiles, filesystem_of
 
@@ -326,6 +326,16 @@ def broken_links(entries: Iterable[Entry]) -> Iterator[Location]:
     for entry in entries:
         if entry.location.is_local and not entry.is_file and link_target(entry.location.path) is not None:
             yield entry.location
+
+
+def remove_temporary_files(folder: Location) -> None:
+    """Delete the temporary files that killed writers left in a folder and in those below it.
+
+    Only while nobody writes there.
+    """
+    for entry in folder.files(recursive=True):
+        if TEMPORARY.match(entry.location.name):
+            entry.location.delete()
 
 
 def missing(location: Location) -> DataError:

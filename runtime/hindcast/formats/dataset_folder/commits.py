@@ -19,13 +19,12 @@ from hindcast.formats.layouts import EXPORTED_LAYOUTS
 from hindcast.formats.parquet.description import described
 from hindcast.formats.parquet.opening import open_parquet
 from hindcast.formats.spec import DataSpec
-from hindcast.storage.local_files import TEMPORARY_SUFFIX
-from hindcast.storage.location import Location
+from hindcast.storage.local_files import TEMPORARY
+from hindcast.storage.location import Location, remove_temporary_files
 
 COMMITS = f"{FOLDER}/commits"
 _DATA_FILE = re.compile(r"^\d{6,}-[0-9A-Za-z_]+-\d{3,}\.(parquet|json|csv)$")
 _COMMIT_FILE = re.compile(r"^\d{6,}\.json$")
-_TEMPORARY_FILE = re.compile(rf"^\..+\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}$")
 
 
 class ExportedFiles(Stored):
@@ -131,7 +130,7 @@ def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
     remove_temporary_files(folder.child(FOLDER))
     for entry in folder.files():
         is_orphan = _DATA_FILE.match(entry.relative) and entry.relative not in keep
-        if is_orphan or _TEMPORARY_FILE.match(entry.relative):
+        if is_orphan or TEMPORARY.match(entry.relative):
             entry.location.delete()
 
 
@@ -148,16 +147,6 @@ def clear(folder: Location, keep: Collection[str]) -> None:
         folder.child(path).delete()
     for entry in folder.child(FOLDER).list():
         if entry.relative not in keep:
-            entry.location.delete()
-
-
-def remove_temporary_files(folder: Location) -> None:
-    """Delete the temporary files that killed writers left in a folder and in those below it.
-
-    Only while nobody writes there.
-    """
-    for entry in folder.files(recursive=True):
-        if _TEMPORARY_FILE.match(entry.location.name):
             entry.location.delete()
 
 
