@@ -45,6 +45,12 @@ def namespace(api: ApiServer) -> Iterator[str]:
     api.delete(f"/api/v1/namespaces/{name}")
 
 
+@pytest.fixture(scope="session")
+def dry_run_namespace() -> str:
+    """For requests that store nothing: a fresh namespace costs the API server more than such a test."""
+    return "default"
+
+
 @pytest.fixture
 def run_operator(api: ApiServer, namespace: str, tmp_path: Path) -> Iterator[RunOperator]:
     """`run_operator(*flags)` starts an operator for the test's namespace, with the chart's rights.

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from api_server import ApiServer, Object, Refused, collection, plural
 from hindcast.api import load_resources, validate_resource
 from hindcast.errors import SpecError
+from layers import LAYER
 
 # -- every field of the schema with values of every type ---------------------------------------------------------
 
@@ -69,9 +70,9 @@ def refused_by_loader(resource: Object) -> str:
     return ""
 
 
-def refused_by_server(api: ApiServer, namespace: str, resource: Object) -> str:
+def refused_by_server(api: ApiServer, dry_run_namespace: str, resource: Object) -> str:
     """As kubectl sends it: YAML, in which 1e3 is a whole number."""
-    path, text = api.path_of(resource, namespace), json.dumps(resource)
+    path, text = api.path_of(resource, dry_run_namespace), json.dumps(resource)
     try:
         api.request("POST", path, text, "application/yaml", fieldValidation="Strict", dryRun="All")
     except Refused as refused:
@@ -80,15 +81,34 @@ def refused_by_server(api: ApiServer, namespace: str, resource: Object) -> str:
     return ""
 
 
+def judged(kind: str) -> list[Node]:
+    """All parts of a spec in a soak, else one of each schema of which the loader says the same."""
+    parts = list(nodes(kind))[1:]
+    if LAYER == "soak":
+        return parts
+    return list({(told_apart_by(node), loaders_answers(node)): node for node in parts}.values())
+
+
+def told_apart_by(node: Node) -> str:
+    """What the API server judges a value of a part by."""
+    schema = {name: part for name, part in node.schema.items() if name != "description"}
+    return json.dumps(schema, sort_keys=True)
+
+
+def loaders_answers(node: Node) -> tuple[bool, ...]:
+    """Which of the values the loader takes for a part."""
+    return tuple(not refused_by_loader(document(node.kind, with_part(node, value))) for value in VALUES)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_is_judged_alike(api: ApiServer, namespace: str, kind: str) -> None:
+def test_every_field_is_judged_alike(api: ApiServer, dry_run_namespace: str, kind: str) -> None:
     accepted = refused = 0
     found: set[str] = set()
-    for node in list(nodes(kind))[1:]:
+    for node in judged(kind):
         named = [name for name, covers in DIFFERENCES.items() if covers(node)]
         for value in VALUES:
             resource = document(kind, with_part(node, value))
-            ours, theirs = refused_by_loader(resource), refused_by_server(api, namespace, resource)
+            ours, theirs = refused_by_loader(resource), refused_by_server(api, dry_run_namespace, resource)
             if bool(ours) == bool(theirs):
                 accepted, refused = accepted + (not ours), refused + bool(ours)
                 continue
@@ -97,7 +117,7 @@ def test_every_field_is_judged_alike(api: ApiServer, namespace: str, kind: str) 
             assert ours, at
             found.update(named)
     assert found == {name for name, covers in DIFFERENCES.items() if any(map(covers, nodes(kind)))}
-    assert accepted > 200
+    assert accepted > 100
     assert refused > 300
 
 
@@ -258,11 +278,11 @@ def table() -> list[Any]:
 
 @pytest.mark.parametrize(("kind", "change", "wrong"), table())
 def test_resources_are_judged_alike(
-    api: ApiServer, namespace: str, kind: str, change: Object, wrong: bool
+    api: ApiServer, dry_run_namespace: str, kind: str, change: Object, wrong: bool
 ) -> None:
     spec = {name: value for name, value in SPECS[kind].items() if not (name == "input" and name in change)}
     resource = document(kind, merged(spec, change))
-    ours, theirs = refused_by_loader(resource), refused_by_server(api, namespace, resource)
+    ours, theirs = refused_by_loader(resource), refused_by_server(api, dry_run_namespace, resource)
     assert (bool(ours), bool(theirs)) == (wrong, wrong), (ours, theirs)
 
 
@@ -283,10 +303,12 @@ def test_resources_are_judged_alike(
         ({"nam": "ab"}, True),
     ],
 )
-def test_metadata_is_judged_alike(api: ApiServer, namespace: str, metadata: Object, wrong: bool) -> None:
+def test_metadata_is_judged_alike(
+    api: ApiServer, dry_run_namespace: str, metadata: Object, wrong: bool
+) -> None:
     resource = document("OfflineTraining", SPECS["OfflineTraining"])
     resource["metadata"] = resource["metadata"] | metadata
-    ours, theirs = refused_by_loader(resource), refused_by_server(api, namespace, resource)
+    ours, theirs = refused_by_loader(resource), refused_by_server(api, dry_run_namespace, resource)
     assert (bool(ours), bool(theirs)) == (wrong, wrong), (ours, theirs)
 
 
@@ -304,10 +326,10 @@ CLAUSES = [
 
 @pytest.mark.parametrize(("change", "loader", "server"), CLAUSES)
 def test_differences_on_purpose(
-    api: ApiServer, namespace: str, change: Object, loader: bool, server: bool
+    api: ApiServer, dry_run_namespace: str, change: Object, loader: bool, server: bool
 ) -> None:
     resource = document("OfflineTraining", SPECS["OfflineTraining"] | change)
-    ours, theirs = refused_by_loader(resource), refused_by_server(api, namespace, resource)
+    ours, theirs = refused_by_loader(resource), refused_by_server(api, dry_run_namespace, resource)
     assert (bool(ours), bool(theirs)) == (loader, server), (ours, theirs)
 
 
@@ -339,13 +361,13 @@ YAML_1_1 = ("yes", "on", "010")
 
 
 @pytest.mark.parametrize("word", SAME + YAML_1_1)
-def test_words_of_yaml(api: ApiServer, namespace: str, tmp_path: Any, word: str) -> None:
+def test_words_of_yaml(api: ApiServer, dry_run_namespace: str, tmp_path: Any, word: str) -> None:
     text = (
         f"apiVersion: {API_VERSION}\nkind: OfflineTraining\nmetadata: {{name: words}}\n"
         "spec:\n  algorithm: mypkg:A\n  input: [{path: a}]\n  stop: {epochs: 1}\n"
         f"  customConfig:\n    word: {word}\n"
     )
-    path = collection(API_VERSION, plural("OfflineTraining"), namespace)
+    path = collection(API_VERSION, plural("OfflineTraining"), dry_run_namespace)
     stored = api.request("POST", path, text, "application/yaml", dryRun="All")
     file = tmp_path / "words.yaml"
     file.write_text(text)

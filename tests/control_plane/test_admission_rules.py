@@ -47,25 +47,25 @@ def rules() -> Iterator[Rule]:
 
 
 def refusal(
-    api: ApiServer, namespace: str, kind: str, spec: Object, name: str = "test"
+    api: ApiServer, dry_run_namespace: str, kind: str, spec: Object, name: str = "test"
 ) -> list[tuple[str, str]]:
     """What is wrong, by field; the sentences without the value that the API server puts before them."""
     with pytest.raises(Refused) as refused:
-        api.create(document(kind, spec, name), namespace, dryRun="All")
+        api.create(document(kind, spec, name), dry_run_namespace, dryRun="All")
     assert refused.value.status == 422
     return [(field, re.sub(r'^Invalid value: "?\w+"?: ', "", text)) for field, text in refused.value.causes]
 
 
 @pytest.mark.parametrize("rule", [rule for rule in rules() if "message" in rule.entry], ids=str)
-def test_a_rule_takes_and_refuses(api: ApiServer, namespace: str, rule: Rule) -> None:
+def test_a_rule_takes_and_refuses(api: ApiServer, dry_run_namespace: str, rule: Rule) -> None:
     examples = ANYWHERE.get(rule.sentence) or EXAMPLES.get((rule.node.dotted, rule.sentence))
     assert examples is not None, f"{rule} has no examples: add what it takes and what it refuses"
     assert examples.good
     assert examples.bad
     for value in examples.good:
-        api.create(document(rule.node.kind, with_part(rule.node, value)), namespace, dryRun="All")
+        api.create(document(rule.node.kind, with_part(rule.node, value)), dry_run_namespace, dryRun="All")
     for value in examples.bad:
-        found = refusal(api, namespace, rule.node.kind, with_part(rule.node, value))
+        found = refusal(api, dry_run_namespace, rule.node.kind, with_part(rule.node, value))
         assert found == [(rule.field, rule.sentence)], value
 
 
@@ -87,37 +87,43 @@ def algorithm_spec(kind: str, algorithm: str, config: Object | None = None) -> O
 
 @pytest.mark.parametrize("rule", [rule for rule in rules() if "messageExpression" in rule.entry], ids=str)
 def test_an_algorithm_takes_its_own_options_and_refuses_others(
-    api: ApiServer, namespace: str, rule: Rule
+    api: ApiServer, dry_run_namespace: str, rule: Rule
 ) -> None:
     kind, field = rule.node.kind, rule.entry["fieldPath"]
     usable = options.algorithms(kind)
     own = "" if kind == "OfflineRecording" else " or package.module:Class"
     if field == ".algorithm":
         for algorithm in usable:
-            api.create(document(kind, algorithm_spec(kind, algorithm)), namespace, dryRun="All")
+            api.create(document(kind, algorithm_spec(kind, algorithm)), dry_run_namespace, dryRun="All")
         for algorithm in ("Nonsense", "a:", *(set(options.schemas()) - set(usable))):
             sentence = (
                 f"algorithm is {algorithm}, which an {kind} cannot use; it can use {', '.join(usable)}{own}"
             )
-            assert refusal(api, namespace, kind, algorithm_spec(kind, algorithm)) == [(rule.field, sentence)]
+            assert refusal(api, dry_run_namespace, kind, algorithm_spec(kind, algorithm)) == [
+                (rule.field, sentence)
+            ]
         return
     option = field.removeprefix(".config.")
     owners = [name for name in usable if option in options.schemas()[name]["properties"]]
     default = options.schemas()[owners[0]]["properties"][option]["default"]
     config = {option: 1 if default is None else default}  # null is as if it were not given
-    api.create(document(kind, algorithm_spec(kind, owners[0], config)), namespace, dryRun="All")
+    api.create(document(kind, algorithm_spec(kind, owners[0], config)), dry_run_namespace, dryRun="All")
     other = next(name for name in usable if name not in owners)
     sentence = f"config.{option} does not apply to {other}; it is a field of {', '.join(owners)}"
-    assert refusal(api, namespace, kind, algorithm_spec(kind, other, config)) == [(rule.field, sentence)]
+    assert refusal(api, dry_run_namespace, kind, algorithm_spec(kind, other, config)) == [
+        (rule.field, sentence)
+    ]
 
 
 # -- the name -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_leave_room_for_those_of_children(api: ApiServer, namespace: str, kind: str) -> None:
+def test_names_leave_room_for_those_of_children(api: ApiServer, dry_run_namespace: str, kind: str) -> None:
     (rule,) = schema(kind)["x-kubernetes-validations"]
     for name in ("a", "a" * 36, "cartpole-2-bc"):
-        api.create(document(kind, changed(kind, {}), name), namespace, dryRun="All")
+        api.create(document(kind, changed(kind, {}), name), dry_run_namespace, dryRun="All")
     for name in ("a" * 37, "1a", "a.b"):
-        assert refusal(api, namespace, kind, changed(kind, {}), name) == [("<nil>", rule["message"])], name
+        assert refusal(api, dry_run_namespace, kind, changed(kind, {}), name) == [
+            ("<nil>", rule["message"])
+        ], name

@@ -1,14 +1,16 @@
 """Runs RLlib's code blocks, those of `examples/reference/`, one after the other in one process.
 
-    python run_reference.py FOLDER TIMESTEPS FILE…
+    python run_reference.py FOLDER PART FILE…
 
 `/tmp/` in a block is FOLDER, as if the machine were the example's own, and what a block imports of one before it is
-what that one has made. FOLDER/outcomes.json says what became of each: file -> None, or a traceback.
+what that one has made. Blocks that record for long record one PART-th. FOLDER/outcomes.json says what became of each:
+file -> None, or a traceback.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import traceback
@@ -18,18 +20,18 @@ from types import ModuleType
 from hindcast import AlgorithmConfig
 from hindcast.errors import UserError
 
-RECORDED = '"timesteps_total": 100000'
-"""Of the block that records for a minute; TIMESTEPS takes that number's place."""
+RECORDED = re.compile(r'("timesteps_total": |in range\()(100000|10)\b')
+"""What the blocks say that record for long."""
 
 REFUSED = "\nRefused: "
 """A block whose docstring has such a line is one that cannot work; it says with which sentence it is refused."""
 
 
-def main(folder: Path, timesteps: str, files: list[Path]) -> None:
+def main(folder: Path, part: int, files: list[Path]) -> None:
     outcomes: dict[str, str | None] = {}
     for file in files:
         source = file.read_text().replace("/tmp/", f"{folder}/")
-        source = source.replace(RECORDED, f'"timesteps_total": {timesteps}')
+        source = RECORDED.sub(lambda found: f"{found[1]}{int(found[2]) // part}", source)
         try:
             if file.suffix == ".sh":
                 subprocess.run(["bash", "-euo", "pipefail", "-c", source], check=True)
@@ -66,4 +68,4 @@ def check(module: ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], [Path(argument) for argument in sys.argv[3:]])
+    main(Path(sys.argv[1]), int(sys.argv[2]), [Path(argument) for argument in sys.argv[3:]])

@@ -26,6 +26,8 @@ from reference_examples import blocks  # noqa: E402
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None]
+PART = repeats(5, soak=1)
+EPISODES = 500 // PART
 SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
@@ -40,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 sys.executable,
                 str(Path(__file__).with_name("run_reference.py")),
                 str(folder),
-                str(repeats(20_000, soak=100_000)),
+                str(PART),
                 *map(str, FILES),
             ],
             cwd=folder,
@@ -73,10 +75,10 @@ def test_expert_is_trained_recorded_and_cloned(folder: Path, outcomes: Mapping[s
 
     data = folder / "docs_rllib_offline_recording"
     block = read_all(data)
-    assert len(set(block.eps_id)) == block.num_episodes == 500
-    assert block.columns["rewards"].sum() / 500 >= 400
+    assert len(set(block.eps_id)) == block.num_episodes == EPISODES
+    assert block.columns["rewards"].sum() / EPISODES >= 400
     rows = [pq.ParquetFile(file).metadata.num_rows for file in data.glob("*.parquet")]
-    assert rows == [25] * 20
+    assert rows == [25] * (EPISODES // 25)
     assert leftovers(data) == []
 
     clone = Policy.load(checkpoint(folder, "docs_rllib_offline_bc"))
@@ -92,7 +94,7 @@ def test_recipe_for_tables_keeps_every_timestep(folder: Path, outcomes: Mapping[
     )
     lengths = [dict(zip(block.eps_id, block.length, strict=True)) for block in (table, episodes)]
     assert lengths[0] == lengths[1]
-    assert len(lengths[0]) == 500
+    assert len(lengths[0]) == EPISODES
 
 
 def checkpoint(folder: Path, experiment: str) -> Path:
