@@ -239,7 +239,7 @@ def hdf5_of(tmp_path: Path) -> Path:
             np.array([0, 1, 0, 0, 1], dtype=bool),
             "continues after terminations.*step 1 of 5",
         ),
-        ("episode_1/observations/many", np.zeros((2, 2), dtype=np.int32), "and int64 .2. in"),
+        ("episode_1/observations/many", np.zeros((2, 2), dtype=np.int32), "and int32 .2. in the other"),
         (
             "episode_1/observations/camera",
             np.zeros((2, 900), dtype=np.uint8),

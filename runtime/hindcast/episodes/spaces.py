@@ -27,6 +27,7 @@ from hindcast.episodes.nested import Nested, flatten
 from hindcast.errors import DataError
 
 _ARRAYS: Final = ("low", "high", "nvec", "start")
+_RENAMED: Final = {"max_length": "maxLength", "min_length": "minLength", "subspaces": "spaces"}
 
 Json = dict[str, Any]
 State = dict[str, Any]
@@ -81,7 +82,7 @@ def space_to_json(space: gym.Space) -> Json:
 
 
 def space_from_json(data: Json) -> gym.Space:
-    """The inverse of `space_to_json`; lists and numbers are both taken for bounds.
+    """The inverse of `space_to_json`; lists and numbers are both taken for bounds, and Minari's names for fields.
 
     Raises:
         DataError: an unknown type, or a field that is missing or wrong.
@@ -89,7 +90,7 @@ def space_from_json(data: Json) -> gym.Space:
     for kind in KINDS:
         if data.get("type") == kind.name:
             try:
-                return kind.read(_with_parts(data, space_from_json))
+                return kind.read(_with_parts(_named(data), space_from_json))
             except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
                 raise DataError(f"the {kind.name} space {data} cannot be read: {error!r}") from error
     raise DataError(f"a space has the type {data.get('type')!r}: {_allowed()}")
@@ -325,11 +326,15 @@ def _with_parts(fields: Mapping[str, Any], read: Callable[[Any], Any]) -> Mappin
 
 def _as_json(state: Mapping[str, Any]) -> Json:
     """The fields of a state by their names in JSON, arrays decoded."""
-    named = {"max_length": "maxLength", "min_length": "minLength"}
     return {
-        named.get(name, name): _decode(value) if name in _ARRAYS and isinstance(value, str) else value
-        for name, value in state.items()
+        name: _decode(value) if name in _ARRAYS and isinstance(value, str) else value
+        for name, value in _named(state).items()
     }
+
+
+def _named(fields: Mapping[str, Any]) -> Json:
+    """The fields by their names in JSON, of which states and Minari have some under others."""
+    return {_RENAMED.get(name, name): value for name, value in fields.items()}
 
 
 def _each(function: Callable[[Any], Any], parts: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -134,6 +135,20 @@ class Format(ABC):
             DataError: as `pieces`.
         """
         return ()
+
+
+def needed(location: Location, package: str, extra: str) -> Any:
+    """A package that reading a file takes.
+
+    Raises:
+        DataError: it is not installed; names the extra that has it.
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise DataError(
+            f"reading {location} takes {package}, which is not installed: pip install 'hindcast-rl[{extra}]'"
+        ) from error
 
 
 def check_no_schema(options: ReadOptions, form: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.errors import DataError, UserError
+from hindcast.formats.format import needed
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
@@ -35,7 +36,7 @@ def opened(location: Location) -> Iterator[Group]:
         DataError: h5py is not installed; not an HDF5 file, or a damaged one.
         StorageError: it cannot be read.
     """
-    h5py = _h5py(location)
+    h5py = needed(location, "h5py", "hdf5")
     with _source(location) as source, faults(location), h5py.File(source, "r", locking=False) as file:
         yield file
 
@@ -66,7 +67,7 @@ def child(location: Location, group: Group, name: str) -> Any:
     Raises:
         DataError: it is missing, is in another file, or holds neither numbers nor text.
     """
-    h5py = _h5py(location)
+    h5py = needed(location, "h5py", "hdf5")
     with faults(location, group, name):
         links, encoded = group.id.links, name.encode()
         if not links.exists(encoded):  # `name in group` would follow links
@@ -138,7 +139,7 @@ def values(location: Location, dataset: Dataset, start: int, stop: int) -> NDArr
         if is_text(dataset):
             return np.asarray(dataset.asstr()[start:stop], dtype=object)
         array = np.asarray(dataset[start:stop])
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _check(location: Location, identifier: Any, path: str) -> None:
@@ -174,13 +175,3 @@ def _source(location: Location) -> Iterator[Any]:
     stream = location.open()
     with stream, io.BufferedReader(stream, _READ_AHEAD) as source:
         yield source
-
-
-def _h5py(location: Location) -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise DataError(
-            f"reading {location} takes h5py, which is not installed: pip install 'hindcast-rl[hdf5]'"
-        ) from error
-    return h5py

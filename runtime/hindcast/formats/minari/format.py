@@ -12,9 +12,9 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.format import Format, Group, Piece, ReadOptions, check_no_schema
+from hindcast.formats.format import Format, Group, Piece, ReadOptions, check_no_schema, needed
 from hindcast.formats.minari.metadata import MAIN, METADATA, metadata_of, read_json
-from hindcast.formats.minari.reading import check_installed, local_folder, read
+from hindcast.formats.minari.reading import local_folder, read
 from hindcast.formats.minari.stored import Stored, is_episode, look_into
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
@@ -63,10 +63,13 @@ class Minari(Format):
         """
         check_options(self.name, options.options, ())
         check_no_schema(options, self.name)
-        check_installed(location)
+        for package in ("minari", "PIL"):
+            needed(location, package, "minari")
         metadata = metadata_of(location)
-        if metadata.format not in _FORMATS:
-            raise DataError(f"{location} is stored as {metadata.format!r}: known are {', '.join(_FORMATS)}")
+        if metadata.data_format not in _FORMATS:
+            raise DataError(
+                f"{location} is stored as {metadata.data_format!r}: known are {', '.join(_FORMATS)}"
+            )
         if location.name != METADATA and not location.is_local:
             return [Piece(location, location.info().size or 0)]
         found = look_into(location, metadata)

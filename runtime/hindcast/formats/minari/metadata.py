@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import gymnasium as gym
+from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, ValidationError
 
+from hindcast.api.sentences import problems_of, sentence
 from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
@@ -21,29 +22,55 @@ from hindcast.storage.location import Location
 
 METADATA: Final = "metadata.json"
 MAIN: Final = "main_data.hdf5"
-_RENAMED: Final = {"max_length": "maxLength", "min_length": "minLength", "subspaces": "spaces"}
 _MAX_BYTES: Final = 64 << 20
 
 
-@dataclass(frozen=True)
-class MinariMetadata:
-    """What a dataset says of itself.
+def _space(data: Any) -> gym.Space | None:
+    try:
+        return None if data is None else space_from_json(_object(data))
+    except (DataError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"cannot be read: {error}") from error
+
+
+def _environment(data: Any) -> Any:
+    """The id alone; an entry point found in a file is never imported."""
+    return None if data is None else _object(data).get("id")
+
+
+_Space = Annotated[gym.Space | None, BeforeValidator(_space)]
+
+
+class MinariMetadata(BaseModel):
+    """What a dataset says of itself, under Minari's names; None where it does not say.
 
     Attributes:
-        name: its id, such as "D4RL/door/human-v2"; where it does not say, the name of its folder.
-        format: "hdf5", "arrow" or "parquet".
-        spec: environment and spaces; without the spaces in old datasets that name the environment only.
-        episodes: how many there are; None if it does not say.
-        steps: how many there are; None if it does not say.
-        jpeg: whether images are stored as JPEG; None if it does not say.
+        dataset_id: such as "D4RL/door/human-v2"; where it does not say, the name of its folder.
+        data_format: "hdf5", "arrow" or "parquet".
+        observation_space: missing in old datasets that name the environment only, as is `action_space`.
+        env_spec: the environment's id.
+        jpeg_encoding: whether images are stored as JPEG.
     """
 
-    name: str
-    format: str
-    spec: DataSpec
-    episodes: int | None
-    steps: int | None
-    jpeg: bool | None
+    model_config = ConfigDict(arbitrary_types_allowed=True, frozen=True)
+
+    dataset_id: str
+    data_format: str = "hdf5"
+    observation_space: _Space = None
+    action_space: _Space = None
+    env_spec: Annotated[str | None, BeforeValidator(_environment)] = None
+    total_episodes: NonNegativeInt | None = None
+    total_steps: NonNegativeInt | None = None
+    jpeg_encoding: bool | None = None
+
+    @property
+    def spec(self) -> DataSpec:
+        """Environment and spaces."""
+        return DataSpec(
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            environment=self.env_spec,
+            normalized_actions=False,
+        )
 
 
 def metadata_of(location: Location) -> MinariMetadata:
@@ -55,10 +82,10 @@ def metadata_of(location: Location) -> MinariMetadata:
     """
     document = location if location.name == METADATA else location.parent().child(METADATA)
     if location.name == METADATA or document.exists():
-        return _from_json(document, read_json(document))
+        return _checked(document, read_json(document))
     with hdf5.opened(location) as file, hdf5.faults(location):
         attributes = {name: _plain(file.attrs[name]) for name in file.attrs}
-    return _from_json(location, attributes)
+    return _checked(location, attributes)
 
 
 def read_json(location: Location) -> dict[str, Any]:
@@ -76,53 +103,15 @@ def read_json(location: Location) -> dict[str, Any]:
         raise DataError(f"{location} is not metadata of Minari: {error}; copy it again") from error
 
 
-def _from_json(location: Location, data: Mapping[str, Any]) -> MinariMetadata:
+def _checked(location: Location, data: Mapping[str, Any]) -> MinariMetadata:
     folder = location.parent()
     home = folder.parent() if folder.name == "data" else folder
-    return MinariMetadata(
-        name=str(data.get("dataset_id") or home.name or location.name),
-        format=str(data.get("data_format", "hdf5")),
-        spec=DataSpec(
-            observation_space=_space(location, data, "observation_space"),
-            action_space=_space(location, data, "action_space"),
-            environment=_environment(location, data),
-            normalized_actions=False,
-        ),
-        episodes=_count(location, data, "total_episodes"),
-        steps=_count(location, data, "total_steps"),
-        jpeg=data.get("jpeg_encoding"),
-    )
-
-
-def _space(location: Location, data: Mapping[str, Any], key: str) -> gym.Space | None:
-    if data.get(key) is None:
-        return None
+    named = {**data, "dataset_id": data.get("dataset_id") or home.name or location.name}
     try:
-        return space_from_json(_renamed(_object(data[key])))
-    except (DataError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(f"{location}: {key} cannot be read: {error}") from error
-
-
-def _renamed(space: Any) -> dict[str, Any]:
-    """Minari's JSON of a space with Hindcast's names of the fields."""
-    named = {_RENAMED.get(key, key): value for key, value in space.items()}
-    parts = named.get("spaces")
-    if isinstance(parts, Mapping):
-        named["spaces"] = {key: _renamed(part) for key, part in parts.items()}
-    elif parts is not None:
-        named["spaces"] = [_renamed(part) for part in parts]
-    return named
-
-
-def _environment(location: Location, data: Mapping[str, Any]) -> str | None:
-    """The id alone; an entry point found in a file is never imported."""
-    if data.get("env_spec") is None:
-        return None
-    try:
-        name = _object(data["env_spec"]).get("id")
-    except ValueError as error:
-        raise DataError(f"{location}: env_spec cannot be read: {error}") from error
-    return None if name is None else str(name)
+        return MinariMetadata.model_validate(named)
+    except ValidationError as error:
+        problem, *_ = problems_of(error, MinariMetadata, named)
+        raise DataError(f"{location}: {sentence(problem)}") from error
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -130,15 +119,6 @@ def _object(value: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"expected an object, found {found!r:.80}")
     return found
-
-
-def _count(location: Location, data: Mapping[str, Any], key: str) -> int | None:
-    value = data.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
-        raise DataError(f"{location}: {key} is {value!r}, expected a number")
-    return int(value)
 
 
 def _plain(value: Any) -> Any:

@@ -6,10 +6,9 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +24,12 @@ from hindcast.errors import DataError, UserError
 from hindcast.formats.layout import RowError
 from hindcast.formats.minari.metadata import METADATA, MinariMetadata
 from hindcast.formats.minari.stored import Stored
-from hindcast.formats.spec import kind_of
+from hindcast.formats.spec import DataSpec
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
+
+if TYPE_CHECKING:
+    from minari.dataset.minari_storage import MinariStorage
 
 _FLAGS: Final = ("terminations", "truncations")
 _COPIED_AT_ONCE: Final = 8 << 20
@@ -55,21 +57,6 @@ def local_folder(files: Mapping[str, Location]) -> Iterator[Path]:
         yield Path(folder)
 
 
-def check_installed(location: Location) -> None:
-    """Make sure that the package is there, and what its storages need.
-
-    Raises:
-        DataError: it is not.
-    """
-    try:
-        import minari  # noqa: F401
-        import PIL.Image  # noqa: F401
-    except ImportError as error:
-        raise DataError(
-            f"reading {location} takes {error.name}, which is not installed: pip install 'hindcast-rl[minari]'"
-        ) from error
-
-
 def read(location: Location, folder: Path, stored: Stored, with_infos: bool) -> Block:
     """Complete episodes.
 
@@ -79,45 +66,41 @@ def read(location: Location, folder: Path, stored: Stored, with_infos: bool) -> 
     Raises:
         DataError: what is missing, damaged, or built otherwise than the dataset's spaces.
     """
-    metadata = stored.metadata
-    blocks: list[Block] = []
     with _faults(str(location), folder, location):
-        records = _records(folder, stored)
+        storage = _opened(folder, stored.metadata)
+    blocks: dict[str, Block] = {}
     for episode in stored.episodes:
         where = f"{location} at /episode_{episode.number}"
         if episode.files:
             where = str(location.parent().child(str(episode.number)))
         with _faults(where, folder, location):
-            record = next(records, None)
+            record = next(iter(storage.get_episodes([episode.number])), None)
             if record is None:
                 raise DataError(f"{where} cannot be found: copy the dataset again")
-            columns = _columns(record, metadata, where)
+            columns = _columns(record, stored.metadata.spec, where)
             if with_infos and record["infos"]:
                 columns[Columns.INFOS] = _infos(record["infos"], len(columns[Columns.REWARDS]) + 1, where)
             if episode.files:
-                _check_rows(folder / str(episode.number), metadata.format, len(record["rewards"]), where)
-        blocks.append(_block(f"{metadata.name}/{episode.number}", columns, record, where))
-        _check_same_kind(blocks[0], blocks[-1], where)
-    return Block.concat(blocks)
+                steps = len(record["rewards"])
+                _check_rows(folder / str(episode.number), stored.metadata.data_format, steps, where)
+        blocks[where] = _block(f"{stored.metadata.dataset_id}/{episode.number}", columns, record, where)
+    DataSpec.common((where, DataSpec.of_block(block)) for where, block in blocks.items())
+    return Block.concat(list(blocks.values()))
 
 
-def _records(folder: Path, stored: Stored) -> Iterator[dict[str, Any]]:
+def _opened(folder: Path, metadata: MinariMetadata) -> MinariStorage:
+    """The files by a document of ours, which names both spaces and no environment to be made."""
     from minari.dataset.minari_storage import MinariStorage
     from minari.serialization import serialize_space
 
-    metadata = stored.metadata
     document = {
-        "data_format": metadata.format,
-        "observation_space": serialize_space(metadata.spec.observation_space),
-        "action_space": serialize_space(metadata.spec.action_space),
-        "jpeg_encoding": metadata.jpeg is not False,
+        "data_format": metadata.data_format,
+        "observation_space": serialize_space(metadata.observation_space),
+        "action_space": serialize_space(metadata.action_space),
+        "jpeg_encoding": metadata.jpeg_encoding is not False,
     }
     (folder / METADATA).write_text(json.dumps(document, default=int))
-    storage = MinariStorage.read(folder)
-    numbers = [episode.number for episode in stored.episodes]
-    if metadata.format == "hdf5":
-        return iter(storage.get_episodes(numbers))
-    return chain.from_iterable(storage.get_episodes([number]) for number in numbers)
+    return MinariStorage.read(folder)
 
 
 @contextmanager
@@ -134,13 +117,12 @@ def _faults(where: str, folder: Path, location: Location) -> Iterator[None]:
         ) from error
 
 
-def _columns(record: Mapping[str, Any], metadata: MinariMetadata, where: str) -> dict[str, NDArray[Any]]:
+def _columns(record: Mapping[str, Any], spec: DataSpec, where: str) -> dict[str, NDArray[Any]]:
     """The leaves of observations and actions, and the rewards.
 
     Raises:
         DataError: another structure than the spaces', values that are missing, other shapes than those of images.
     """
-    spec = metadata.spec
     spaces = {
         **flatten_space(spec.observation_space, Columns.OBS),
         **flatten_space(spec.action_space, Columns.ACTIONS),
@@ -170,7 +152,7 @@ def _array(values: Any, where: str) -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
         raise DataError(f"{where} holds values that are missing or not numbers")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _check_rows(folder: Path, format: str, steps: int, where: str) -> None:
@@ -224,15 +206,6 @@ def _block(eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, A
         terminated,
         truncated,
     )
-
-
-def _check_same_kind(first: Block, other: Block, where: str) -> None:
-    for name in other.columns.keys() & first.columns.keys():
-        column, known = other.columns[name], first.columns[name]
-        if (column.dtype, column.shape[1:]) != (known.dtype, known.shape[1:]):
-            raise DataError(
-                f"{name} is {kind_of(column)} in {where}, and {kind_of(known)} in {first.eps_id[0]}"
-            )
 
 
 def _infos(infos: Mapping[str, Any], observations: int, where: str) -> NDArray[np.object_]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -66,10 +65,10 @@ def look_into(location: Location, metadata: MinariMetadata) -> Stored:
         DataError: another number of episodes or steps than the metadata say; what Minari does not write, such as links.
     """
     found = _in_folder(location, metadata) if location.name == METADATA else _in_hdf5(location, metadata)
-    if metadata.episodes not in (None, len(found.episodes)):
+    if metadata.total_episodes not in (None, len(found.episodes)):
         raise DataError(
             f"{location} holds {formatting.plural(len(found.episodes), 'episode')}, but its metadata say "
-            f"{metadata.episodes}: copy the dataset again"
+            f"{metadata.total_episodes}: copy the dataset again"
         )
     return found
 
@@ -81,12 +80,12 @@ def _in_folder(location: Location, metadata: MinariMetadata) -> Stored:
         if not number.isdigit():
             continue
         known = files.setdefault(int(number), [])
-        if entry.is_file and name.endswith(f".{metadata.format}"):
+        if entry.is_file and name.endswith(f".{metadata.data_format}"):
             known.append((entry.relative, entry.size))
     for missing in (number for number, found in files.items() if not found):
         folder = location.parent().child(str(missing))
-        raise DataError(f"{folder} holds no .{metadata.format} file: copy the dataset again")
-    if metadata.spec.observation_space is None or metadata.spec.action_space is None:
+        raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
+    if metadata.observation_space is None or metadata.action_space is None:
         raise DataError(f"{location} does not name the dataset's spaces: copy it again")
     return Stored(
         metadata,
@@ -117,9 +116,9 @@ def _in_hdf5(location: Location, metadata: MinariMetadata) -> Stored:
             for number, parts in sorted(found.items())
         ]
         metadata = _completed(metadata, next(iter(found.values()), {}))
-    if metadata.steps not in (None, steps):
+    if metadata.total_steps not in (None, steps):
         raise DataError(
-            f"{location} holds {steps} timesteps, but its metadata say {metadata.steps}: copy the dataset again"
+            f"{location} holds {steps} timesteps, but its metadata say {metadata.total_steps}: copy the dataset again"
         )
     return Stored(metadata, episodes)
 
@@ -130,12 +129,13 @@ def _completed(metadata: MinariMetadata, parts: Mapping[str, Dataset]) -> Minari
         part.dtype == np.uint8 and len(part.shape) > 2 and part.shape[1] >= _SMALLEST_IMAGE
         for part in parts.values()
     )
-    spec = replace(
-        metadata.spec,
-        observation_space=metadata.spec.observation_space or _space_of(parts, "observations"),
-        action_space=metadata.spec.action_space or _space_of(parts, "actions"),
+    return metadata.model_copy(
+        update={
+            "observation_space": metadata.observation_space or _space_of(parts, "observations"),
+            "action_space": metadata.action_space or _space_of(parts, "actions"),
+            "jpeg_encoding": not is_raw if metadata.jpeg_encoding is None else metadata.jpeg_encoding,
+        }
     )
-    return replace(metadata, spec=spec, jpeg=not is_raw if metadata.jpeg is None else metadata.jpeg)
 
 
 def _space_of(parts: Mapping[str, Dataset], path: str) -> spaces.Space:
