@@ -87,6 +87,11 @@ class Block:
         """`[S]` row of each step's observation; its next observation is the row after."""
         return np.arange(self.num_steps) + self.episode_of_step
 
+    @property
+    def t(self) -> I64:
+        """`[S]` timestep of each step in its episode."""
+        return np.arange(self.num_steps) - np.repeat(self.start - self.t_started, self.length)
+
     def step_flags(self, per_episode: Bool) -> Bool:
         """`[S]` an episode flag (`terminated`, `truncated`) on the episode's last step, False elsewhere."""
         flags = np.zeros(self.num_steps, dtype=np.bool_)

@@ -7,12 +7,14 @@ encoder that writes it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from hindcast.episodes.batched import text_as_objects
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
 from hindcast.formats.data_file import DataFile, Group
@@ -57,6 +59,17 @@ def refuse_null(column: pa.ChunkedArray, name: str, expected: str = "") -> None:
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0])
         raise CellError(row, f"{name!r} is null{expected}")
+
+
+def numbers_or_text(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """The array; text of a fixed width as an object array of `str`.
+
+    Raises:
+        CellError: it holds other objects; `row` is 0.
+    """
+    if array.dtype.kind not in "biufc" and not all(isinstance(value, str) for value in array.flat):
+        raise CellError(0, f"{name!r} holds values that are neither numbers nor text")
+    return text_as_objects(array)
 
 
 class RowError(DataError):

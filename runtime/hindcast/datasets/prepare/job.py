@@ -17,16 +17,15 @@ from hindcast.datasets.assembly.rules import Rules, refuse_unfinished
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import Block, ranges
 from hindcast.episodes.columns import Columns, per_observation, root
-from hindcast.episodes.details import from_text
 from hindcast.errors import DataError
+from hindcast.formats.columns.steps import actors
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.rows import Rows
+from hindcast.formats.rows import ACTORS, Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.filters import passing
 from hindcast.storage.location import Location
 
 PARTITION_BYTES: Final = 32 << 20
-_AGENTS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 
 Progress = Callable[[int, int], None]
 """Called with how many pieces of the work are done, and of how many."""
@@ -199,24 +198,13 @@ def _table(block: Block, compared: Collection[str]) -> pa.Table:
     """
     columns: dict[str, Any] = {
         Columns.EPS_ID: block.eps_id[block.episode_of_step],
-        Columns.T: block.t_started[block.episode_of_step]
-        + np.arange(block.num_steps)
-        - block.start[block.episode_of_step],
+        Columns.T: block.t,
         Columns.TERMINATEDS: block.step_flags(block.terminated),
         Columns.TRUNCATEDS: block.step_flags(block.truncated),
     }
     for name, column in block.columns.items():
         if column.ndim == 1:
             columns[name] = column[block.obs_row] if per_observation(name) else column
-    for name in _AGENTS:
-        columns[name] = _agents(block, name) if name in compared else pa.nulls(block.num_steps)
+    for name in ACTORS:
+        columns[name] = actors(block, name) if name in compared else pa.nulls(block.num_steps)
     return pa.table(columns)
-
-
-def _agents(block: Block, name: str) -> pa.Array:
-    """`[T]` as the details say, text or whole numbers; null if there are none."""
-    details = [] if block.details is None else block.details.tolist()
-    agents = [from_text(text).get(name) for text in details] or [None] * block.num_episodes
-    if any(isinstance(agent, str) for agent in agents):
-        agents = [None if agent is None else str(agent) for agent in agents]
-    return pa.array(agents).take(pa.array(block.episode_of_step))

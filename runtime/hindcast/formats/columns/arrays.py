@@ -16,7 +16,7 @@ from hindcast.episodes.columns import SEPARATOR
 from hindcast.errors import DataError
 from hindcast.formats.columns.packed import PREFIX, unpack_cells, unpickle_cells
 from hindcast.formats.columns.pickles import ArrayPickle
-from hindcast.formats.layout import CellError, refuse_null
+from hindcast.formats.layout import CellError, numbers_or_text, refuse_null
 from hindcast.formats.storable import Refused
 
 _TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
@@ -180,7 +180,4 @@ def _of_samples(samples: list[Any], name: str) -> Arrays:
         leaves = nested.flatten(batched.stack(samples), name)
     except ValueError as error:
         raise CellError(0, f"{name!r}: {error}") from error
-    for leaf, array in leaves.items():
-        if array.dtype.kind not in "biufc" and not all(isinstance(value, str) for value in array.flat):
-            raise CellError(0, f"{leaf!r} holds values that are neither numbers nor text")
-    return {leaf: batched.text_as_objects(array) for leaf, array in leaves.items()}
+    return {leaf: numbers_or_text(array, leaf) for leaf, array in leaves.items()}

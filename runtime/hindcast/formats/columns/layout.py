@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, root
-from hindcast.episodes.details import from_text
 from hindcast.formats.columns.infos import has_infos_or_details, step_texts
-from hindcast.formats.columns.steps import Steps, as_numbers, nest
+from hindcast.formats.columns.steps import Steps, actors, as_numbers, nest
 from hindcast.formats.data_file import Group
 from hindcast.formats.parquet.description import describe
 from hindcast.formats.parquet.file import ParquetEncoder
@@ -60,10 +59,11 @@ class ColumnsEncoder(ParquetEncoder):
     def encode(self, block: Block) -> Group:
         """See `Encoder.encode`; there is a column of infos only in pieces of a block in which any is not empty."""
         arrays, steps = self._steps.arrays(block), block.num_steps
+        eps_id = pa.array(block.eps_id, pa.string()).take(pa.array(block.episode_of_step))
         fields: Fields = [
-            (pa.field(Columns.EPS_ID, pa.string(), nullable=False), _per_step(block, block.eps_id)),
-            (pa.field(Columns.AGENT_ID, pa.string()), _actors(block, Columns.AGENT_ID)),
-            (pa.field(Columns.MODULE_ID, pa.string()), _actors(block, Columns.MODULE_ID)),
+            (pa.field(Columns.EPS_ID, pa.string(), nullable=False), eps_id),
+            (pa.field(Columns.AGENT_ID, pa.string()), actors(block, Columns.AGENT_ID).cast(pa.string())),
+            (pa.field(Columns.MODULE_ID, pa.string()), actors(block, Columns.MODULE_ID).cast(pa.string())),
         ]
         leaves = {name: _leaf(name, array, self._steps.leaves[name]) for name, array in arrays.items()}
         fields += [_struct(name, part) for name, part in nest(leaves).items()]
@@ -149,16 +149,3 @@ def _struct(name: str, part: Any) -> tuple[pa.Field, pa.Array]:
     fields = [pa.field(key, array.type, nullable=field.nullable) for key, (field, array) in made.items()]
     struct = pa.StructArray.from_arrays([array for _, array in made.values()], fields=fields)
     return pa.field(name, struct.type, nullable=False), struct
-
-
-def _actors(block: Block, name: str) -> pa.Array:
-    """`[S]` who acted, as the episodes' details say; null if there are none."""
-    if block.details is None:
-        return pa.nulls(block.num_steps, pa.string())
-    actors = [from_text(text).get(name) for text in block.details]
-    return _per_step(block, [None if actor is None else str(actor) for actor in actors])
-
-
-def _per_step(block: Block, texts: Sequence[str | None] | NDArray[np.object_]) -> pa.Array:
-    """`[S]` the text of each step's episode."""
-    return pa.array(texts, pa.string()).take(pa.array(block.episode_of_step))

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, next_leaf, root
+from hindcast.episodes.details import from_text
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec, Leaf
 
@@ -88,7 +90,7 @@ class Steps:
         """
         self._check(block)
         own: dict[str, NDArray[Any]] = {
-            Columns.T: np.arange(block.num_steps) - np.repeat(block.start - block.t_started, block.length),
+            Columns.T: block.t,
             Columns.TERMINATEDS: block.step_flags(block.terminated),
             Columns.TRUNCATEDS: block.step_flags(block.truncated),
         }
@@ -111,6 +113,20 @@ class Steps:
         for name, leaf in self._spec.leaves.items():
             if leaf.kind != "json" or name in block.columns:
                 self._spec.column_of(block, name)
+
+
+def actors(block: Block, name: str) -> pa.Array:
+    """`[S]` the agents or modules that acted, as the episodes' details say, text or whole numbers; null if they do not.
+
+    Args:
+        name: `agent_id` or `module_id`.
+    """
+    if block.details is None:
+        return pa.nulls(block.num_steps)
+    found = [from_text(text).get(name) for text in block.details]
+    if any(isinstance(actor, str) for actor in found):
+        found = [None if actor is None else str(actor) for actor in found]
+    return pa.array(found).take(pa.array(block.episode_of_step))
 
 
 def as_numbers(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:

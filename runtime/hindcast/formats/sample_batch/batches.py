@@ -13,7 +13,7 @@ from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.infos import text_of
 from hindcast.formats.columns.packed import PREFIX, unpack_cells
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, numbers_or_text
 
 _SINGLE: Final = "SampleBatch"
 _MULTI: Final = "MultiAgentBatch"
@@ -108,9 +108,7 @@ def _array(value: Any, name: str) -> NDArray[Any]:
         raise CellError(0, f"{name!r} is a {type(value).__name__}: expected one value for each timestep")
     if isinstance(value, list) and value and isinstance(value[0], str) and set(map(type, value)) == {str}:
         return np.array(value, dtype=object)
-    array = batched.text_as_objects(np.array(value) if isinstance(value, list) else value)
+    array = np.asarray(value)
     if array.ndim == 0:
         raise CellError(0, f"{name!r} is one number: expected one for each timestep")
-    if array.dtype.kind not in "biufc" and not all(isinstance(item, str) for item in array.flat):
-        raise CellError(0, f"{name!r} holds values that are neither numbers nor text")
-    return array
+    return numbers_or_text(array, name)
