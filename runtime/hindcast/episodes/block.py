@@ -5,7 +5,7 @@ Shape suffixes: N = episodes, S = steps of all episodes together, O = S + N obse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -18,6 +18,7 @@ from hindcast.episodes.details import NOTHING
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+Gather = Callable[[I64, I64], dict[str, NDArray]]
 
 PER_EPISODE: Final = ("length", "t_started", "terminated", "truncated")
 """A block's arrays with one number per episode."""
@@ -119,15 +120,35 @@ class Block:
     def take(self, episodes: I64 | Sequence[int]) -> Block:
         """A new block of the given episodes, in the given order (copies)."""
         chosen = np.asarray(episodes, dtype=np.int64)
-        steps = ranges(self.start[chosen], self.length[chosen])
-        observations = ranges(self.obs_start[chosen], self.length[chosen] + 1)
-        columns = {
+        return self.cut(chosen, np.zeros_like(chosen), self.length[chosen])
+
+    def cut(self, episode: I64, t: I64, length: I64, gather: Gather | None = None) -> Block:
+        """Parts of episodes (copies), each with the observation after its last step, and the details of its episode.
+
+        Args:
+            episode: `[n]` which episode each is a part of.
+            t: `[n]` its first step, counted from the first one in the block.
+            length: `[n]` its steps.
+            gather: gives the columns of rows of steps and of observations, if they are not the block's own.
+        """
+        steps = ranges(self.start[episode] + t, length)
+        observations = ranges(self.obs_start[episode] + t, length + 1)
+        is_end = t + length == self.length[episode]
+        return Block(
+            columns=(gather or self._gather)(steps, observations),
+            length=length,
+            eps_id=self.eps_id[episode],
+            t_started=self.t_started[episode] + t,
+            terminated=self.terminated[episode] & is_end,
+            truncated=self.truncated[episode] & is_end,
+            details=None if self.details is None else self.details[episode],
+        )
+
+    def _gather(self, steps: I64, observations: I64) -> dict[str, NDArray]:
+        return {
             leaf: column[observations if per_observation(leaf) else steps]
             for leaf, column in self.columns.items()
         }
-        kept: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ("eps_id", *PER_EPISODE)}
-        details = None if self.details is None else self.details[chosen]
-        return Block(columns, **kept, details=details)
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.episodes.block import PER_EPISODE, Block, ranges
+from hindcast.episodes.block import PER_EPISODE, Block
 from hindcast.episodes.columns import per_observation
 from hindcast.formats.parquet.fragments import find_continued, join
 from hindcast.formats.spec import kind_of
@@ -111,21 +111,13 @@ class EpisodeStore:
             length: `[n]` its steps.
             leaves: the columns of the parts.
         """
-        index = self.index
-        steps = ranges(index.start[episode] + t, length)
-        observations = ranges(index.obs_start[episode] + t, length + 1)
-        is_end = t + length == index.length[episode]
-        return Block(
-            columns={
+
+        def gather(steps: I64, observations: I64) -> dict[str, Array]:
+            return {
                 leaf: self.rows(leaf, observations if per_observation(leaf) else steps) for leaf in leaves
-            },
-            length=length,
-            eps_id=index.eps_id[episode],
-            t_started=index.t_started[episode] + t,
-            terminated=index.terminated[episode] & is_end,
-            truncated=index.truncated[episode] & is_end,
-            details=None if index.details is None else index.details[episode],
-        )
+            }
+
+        return self.index.cut(episode, t, length, gather)
 
     def arrays(self) -> dict[str, Array]:
         """All episodes, for a checkpoint: `columns/<leaf>`, and the arrays of `Block` by their names."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.assembly.rules import Rules, refuse_unfinished
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.episodes.block import Block, ranges
+from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, per_observation, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.steps import actors
@@ -165,21 +165,8 @@ def _filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
     begins[1:] = (np.diff(kept) != 1) | (np.diff(episode) != 0)
     starts = np.flatnonzero(begins)
     length = np.diff(np.append(starts, len(kept)))
-    head, of = kept[starts], episode[starts]
-    is_end = head + length == (block.start + block.length)[of]
-    observations = ranges(block.obs_row[head], length + 1)
-    return Block(
-        columns={
-            name: column[observations if per_observation(name) else kept]
-            for name, column in block.columns.items()
-        },
-        length=length,
-        eps_id=block.eps_id[of],
-        t_started=block.t_started[of] + head - block.start[of],
-        terminated=block.terminated[of] & is_end,
-        truncated=block.truncated[of] & is_end,
-        details=None if block.details is None else block.details[of],
-    )
+    of = episode[starts]
+    return block.cut(of, kept[starts] - block.start[of], length)
 
 
 def _selected(block: Block, columns: Sequence[str] | None) -> Block:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -44,23 +43,9 @@ def split_long(block: Block, nbytes: NDArray[np.int64], episode_bytes: int) -> I
 
 
 def _fragments(block: Block, episode: int, count: int) -> Iterator[tuple[Block, bool]]:
-    long = block.take([episode])
-    steps = int(long.length[0])
-    bounds = [steps * i // count for i in range(count + 1)]
+    bounds = [int(block.length[episode]) * i // count for i in range(count + 1)]
     for first, last in pairwise(bounds):
-        columns = {
-            leaf: column[first : last + per_observation(leaf)] for leaf, column in long.columns.items()
-        }
-        final = np.array([last == steps])
-        fragment = replace(
-            long,
-            columns=columns,
-            length=np.array([last - first]),
-            t_started=long.t_started + first,
-            terminated=long.terminated & final,
-            truncated=long.truncated & final,
-        )
-        yield fragment, first > 0
+        yield block.cut(np.array([episode]), np.array([first]), np.array([last - first])), first > 0
 
 
 def join(block: Block, continued: NDArray[np.bool_]) -> Block:
