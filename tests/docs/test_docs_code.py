@@ -3,8 +3,9 @@
 A page is carried out in an empty folder. A YAML block with a resource, or with a first comment that names a file, is
 saved as that file, or as `cartpole.yaml`; `bash` blocks run in a shell, and before one, or at the end, all `python`
 blocks so far as one program.
-A page that names `s3://bucket` finds one there, in a server of the test's. Only a soak fits models of an evaluation
-with all their updates: these would take most of a page's time, and no page depends on them.
+A page that names `s3://bucket` finds one there, in a server of the test's. Only a soak records all 500 episodes of a
+page and fits models of an evaluation with all their updates: these would take most of a page's time, and no page
+depends on them.
 Blocks with a second word (`bash cluster`) are not for this machine: tests/control_plane/test_docs_install.py runs them.
 """
 
@@ -32,6 +33,7 @@ PAGES = [
 ]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FITTED = re.compile(r"(--model-updates |modelUpdates: |offline_evaluation_model_updates=)\d+")
+RECORDED = re.compile(r"(duration: {episodes: )500\b")
 NAMED = re.compile(r"#\s*(\S+\.yaml)")
 RUN = ("bash", "python", "yaml")
 
@@ -39,7 +41,7 @@ RUN = ("bash", "python", "yaml")
 def blocks_of(page: Path) -> list[tuple[str, str]]:
     text = page.read_text()
     if LAYER != "soak":
-        text = FITTED.sub(r"\g<1>20", text)
+        text = FITTED.sub(r"\g<1>20", RECORDED.sub(r"\g<1>50", text))
     return [(kind, code) for kind, code in BLOCK.findall(text) if kind in RUN]
 
 

@@ -78,6 +78,7 @@ def test_suspended_resumed_and_its_head_deleted(
     kube.wait("the second attempt's log", lambda: "resuming at update" in read(kube, log))
     for pod in kube.pods("head", "clone"):
         kube.delete("pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false")
+    kube.apply(code(slow=slow(0.0), own=OWN))  # the third attempt has no reason to take its time
     kube.wait_state("OfflineTraining", "clone", "Retrying", "Starting", seconds=90)
     status = kube.wait_state("OfflineTraining", "clone", "Succeeded")
 
