@@ -13,7 +13,7 @@ from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelI
 from hindcast.learn.batches import masked_mean
 from hindcast.learn.gae import window_gae
 from hindcast.learn.optimisers import OptimiserSpec
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import polyak
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
 
@@ -89,14 +89,14 @@ class NStepQOptions(ToyOptions):
 
 class NStepQ(_Toy):
     Options = NStepQOptions
+    target_networks = {"target": "policy"}
 
     def needs(self) -> Needs:
         columns = frozenset({"obs", "new_obs", "actions", "rewards", "discounts"})
         return Needs(columns, n_step=self.options.n_step, gamma=self.options.gamma)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        policy = inputs.policy(value=False)
-        return nn.ModuleDict({"policy": policy, "target": frozen_copy(policy)})
+        return nn.ModuleDict({"policy": inputs.policy(value=False)})
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         return Losses({"policy": self.errors(nets, batch).square().mean()})

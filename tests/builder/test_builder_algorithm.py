@@ -17,6 +17,7 @@ from hindcast import (
     DEFAULT_MODULE_ID,
     BCConfig,
     DefaultModelConfig,
+    DQNConfig,
     Policy,
     PPOConfig,
     RunningAlgorithm,
@@ -281,6 +282,18 @@ class TestComponents:
             assert algo.iteration == 0
             assert algo.get_policy().digest == Policy.load(saved).digest
             assert algo.get_module(DEFAULT_MODULE_ID) is algo.get_policy().module
+
+    def test_policy_alone_with_its_target_network(self, walks: Path, tmp_path: Path) -> None:
+        def config(seed: int) -> DQNConfig:
+            return DQNConfig().environment("toy_environments:Walk").debugging(seed=seed)
+
+        with config(5).offline_data(input_=str(walks)).build_algo() as algo:
+            algo.save_to_path(tmp_path / "saved")
+        with config(6).offline_data(input_=str(walks)).build_algo() as algo:
+            algo.restore_from_path(tmp_path / "saved", component=COMPONENT_RL_MODULE)
+            policy, target = (algo._trainer.learner.nets[name] for name in ("policy", "target"))
+            for name, tensor in policy.values.state_dict().items():
+                assert torch.equal(target.state_dict()[name], tensor), name
 
     def test_learner(self, saved: Path) -> None:
         with expert().build_algo() as algo:

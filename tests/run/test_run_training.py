@@ -552,27 +552,46 @@ class TestInitialCheckpoint:
             self.start(tmp_path / "runs", walks, tmp_path / "policy")
 
     @pytest.mark.parametrize(("place", "gives_all"), [("r1", True), ("r1/module", False)])
-    def test_gives_critics_of_equal_shapes_too(self, tmp_path: Path, place: str, gives_all: bool) -> None:
-        """Those of CQL to SAC, which then plays; a policy saved by itself has none."""
-        data, model = tmp_path / "steered", {"fcnetHiddens": [8]}
-        environment = {"id": "toy_environments:Steered"}
-        record(recording(data, environment=environment))
-        offline = {
-            "algorithm": "CQL",
-            "config": {"numActions": 2, "lagrangian": True},
-            "stop": {"updates": 3},
-        }
-        train(training(tmp_path / "offline", data, model=model, **offline))
-        online = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
-        start = str(tmp_path / "offline/test" / place)
-        trainer = offline_trainer(training(tmp_path, "", model=model, initialCheckpoint=start, **online), [])
+    @pytest.mark.parametrize(
+        "start",
+        [
+            ("CQL", {"numActions": 2, "lagrangian": True}, "SAC", {"critics", "target_critics", "alpha"}),
+            ("IQL", {}, "SAC", {"critics", "target_critics"}),
+            ("DiscreteCQL", {}, "DQN", {"target"}),
+        ],
+        ids=lambda start: f"{start[0]}-{start[2]}",
+    )
+    def test_gives_other_networks_of_equal_shapes_too(
+        self, start: tuple[str, dict[str, Any], str, set[str]], place: str, gives_all: bool, tmp_path: Path
+    ) -> None:
+        """To an algorithm that then plays; a policy saved by itself has none."""
+        offline, config, online, shared = start
+        environment = WALK if online == "DQN" else {"id": "toy_environments:Steered"}
+        record(recording(tmp_path / "data", environment=environment))
+        model = {"fcnetHiddens": [8]} | ({"distribution": "squashedGaussian"} if offline == "IQL" else {})
+        given = {"algorithm": offline, "config": config, "model": model, "stop": {"updates": 3}}
+        train(training(tmp_path / "offline", tmp_path / "data", **given))
+        plays = {"algorithm": online, "config": {}, "environment": environment, "input": [{"sampler": {}}]}
+        plays["initialCheckpoint"] = str(tmp_path / "offline/test" / place)
+        trainer = offline_trainer(training(tmp_path, "", model=model, **plays), [])
         trainer.begin()
-        ours = trainer.learner.nets.state_dict()
+        nets = trainer.learner.nets
         theirs = find_checkpoint(tmp_path / "offline/test/r1/checkpoints").learner_state().tensors
-        assert {name.split(".")[0] for name in ours} == {"policy", "critics", "target_critics", "alpha"}
-        for name, tensor in ours.items():
-            taken = gives_all or name.startswith("policy.")
-            assert torch.equal(tensor, theirs[f"nets/{name}"]) == taken, name
+        assert shared < set(nets)
+        for name, tensor in nets.state_dict().items():
+            taken = name.startswith("policy.") or (gives_all and name.split(".")[0] in shared)
+            assert torch.equal(tensor, theirs.get(f"nets/{name}", torch.empty(0))) == taken, name
+
+    def test_gives_target_networks_what_the_policy_alone_has(self, tmp_path: Path, walks: Path) -> None:
+        """DQN would otherwise learn towards the values of its first, random weights."""
+        train(training(tmp_path / "offline", walks, algorithm="DQN", config={}, stop={"updates": 3}))
+        start = str(tmp_path / "offline/test/r1/module")
+        plays = {"algorithm": "DQN", "config": {}, "environment": WALK, "input": [{"sampler": {}}]}
+        trainer = offline_trainer(training(tmp_path, "", initialCheckpoint=start, **plays), [])
+        trainer.begin()
+        policy, target = (trainer.learner.nets[name] for name in ("policy", "target"))
+        for name, tensor in target.state_dict().items():
+            assert torch.equal(tensor, policy.values.state_dict()[name]), name
 
     def test_that_is_not_there(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(DataError, match=r"spec\.initialCheckpoint: .*nowhere"):

@@ -28,7 +28,7 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule, value_at
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import polyak
 from hindcast.models.distributions import Actions
 from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, at_next, mean_of, taken_of
@@ -95,6 +95,7 @@ class DQN(Algorithm):
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
     own_policy = True
+    target_networks = {"target": "policy.values"}
     compiled: ClassVar[tuple[str, ...]] = ("losses",)
     options: DQNOptions
 
@@ -124,7 +125,7 @@ class DQN(Algorithm):
             inputs.observation_space, inputs.action_space, model.model_copy(update={"module_options": own})
         )
         policy.epsilon.fill_(value_at(options.epsilon, _FOREVER))
-        return nn.ModuleDict({"policy": policy, "target": frozen_copy(policy.values)})
+        return nn.ModuleDict({"policy": policy})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}

@@ -23,7 +23,7 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import bootstrapped, with_padding_filled
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import polyak
 from hindcast.models.flow_policy import OneStepPolicy, VectorField, chunk_space
 from hindcast.models.networks import Critics, at_next
 from hindcast.pipeline.needs import Needs, transitions
@@ -78,6 +78,7 @@ class FQL(Algorithm):
     Options = FQLOptions
     own_policy = True
     distributions = ("auto",)
+    target_networks = {"target_critics": "critics"}
     options: FQLOptions
 
     def needs(self) -> Needs:
@@ -92,14 +93,7 @@ class FQL(Algorithm):
         behaviour = VectorField(inputs.observation_space, policy.action_head.noise_size, inputs.model)
         of_chunks = replace(inputs, action_space=chunk_space(inputs.action_space, chunk))
         critics = of_chunks.critics(members=2, layer_norm=self.options.critic_layer_norm)
-        return nn.ModuleDict(
-            {
-                "policy": policy,
-                "behaviour": behaviour,
-                "critics": critics,
-                "target_critics": frozen_copy(critics),
-            }
-        )
+        return nn.ModuleDict({"policy": policy, "behaviour": behaviour, "critics": critics})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options

@@ -23,7 +23,7 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import actions_of, bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import polyak
 from hindcast.models.networks import at_next
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions
@@ -64,6 +64,7 @@ class IQL(Algorithm):
     Options = IQLOptions
     live = True
     distributions = SAMPLED
+    target_networks = {"target_critics": "critics"}
     compiled = ("_value_loss", "_policy_loss", "_critic_loss")
     options: IQLOptions
 
@@ -73,14 +74,7 @@ class IQL(Algorithm):
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=False)
         critics = inputs.critics(members=2 if self.options.twin_q else 1)
-        return nn.ModuleDict(
-            {
-                "policy": policy,
-                "value": inputs.state_value(),
-                "critics": critics,
-                "target_critics": frozen_copy(critics),
-            }
-        )
+        return nn.ModuleDict({"policy": policy, "value": inputs.state_value(), "critics": critics})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options

@@ -23,7 +23,7 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import polyak
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
@@ -57,6 +57,7 @@ class SAC(Algorithm):
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
+    target_networks = {"target_critics": "critics"}
     options: SACOptions
 
     def needs(self) -> Needs:
@@ -66,9 +67,10 @@ class SAC(Algorithm):
         name = type(self).__name__
         within = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedGaussian")
-        critics = inputs.critics(members=2)
-        nets = {"policy": policy, "critics": critics, "target_critics": frozen_copy(critics)}
-        return nn.ModuleDict({**nets, "alpha": LogWeight(self.options.initial_alpha), "range": within})
+        alpha = LogWeight(self.options.initial_alpha)
+        return nn.ModuleDict(
+            {"policy": policy, "critics": inputs.critics(members=2), "alpha": alpha, "range": within}
+        )
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options

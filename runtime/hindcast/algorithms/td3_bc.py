@@ -23,7 +23,7 @@ from hindcast.learn.algorithm import (
 )
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import polyak
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
@@ -60,6 +60,7 @@ class TD3(Algorithm):
     """Twin critics, a deterministic policy with delayed updates, and target networks of both."""
 
     distributions = ("auto", "deterministic", "squashedDeterministic")
+    target_networks = {"target_policy": "policy", "target_critics": "critics"}
     options: TD3Options
 
     def needs(self) -> Needs:
@@ -69,16 +70,7 @@ class TD3(Algorithm):
         name = type(self).__name__
         within = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedDeterministic")
-        critics = self._critics(inputs)
-        return nn.ModuleDict(
-            {
-                "policy": policy,
-                "critics": critics,
-                "target_policy": frozen_copy(policy),
-                "target_critics": frozen_copy(critics),
-                "range": within,
-            }
-        )
+        return nn.ModuleDict({"policy": policy, "critics": self._critics(inputs), "range": within})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         rates = {"policy": self.options.actor_lr, "critics": self.options.critic_lr}

@@ -283,6 +283,7 @@ class RunningAlgorithm:
         if part == "policy":
             if note := load_policy(self.get_policy(), path):
                 self._note(note)
+            self._trainer.learner.renew_targets("policy")
             return
         checkpoint = find_checkpoint(path)
         if checkpoint.training.algorithm != self._algorithm:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import gymnasium as gym
@@ -24,6 +25,7 @@ from hindcast.api.option_types import Related
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.schedules import Schedule
+from hindcast.learn.target_networks import frozen_copy
 from hindcast.models.distributions import Actions
 from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.rl_module import RLModule, build_module
@@ -232,6 +234,8 @@ class Algorithm(ABC):
             are valid for actions of any earlier policy, and its policy explores.
         own_policy: whether it builds its own kind of policy, so that `model.moduleClass` does not apply.
         distributions: those of `model.distribution` that it trains; None for all.
+        target_networks: name of each target network -> the network of `networks()`, or the part of one, that it is a
+            frozen copy of at first.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
@@ -241,6 +245,7 @@ class Algorithm(ABC):
     live: ClassVar[bool] = False
     own_policy: ClassVar[bool] = False
     distributions: ClassVar[tuple[Distribution, ...] | None] = None
+    target_networks: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
@@ -251,7 +256,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        """New networks. "policy" is the `RLModule` that acts; the others are named freely."""
+        """New networks without `target_networks`. "policy" is the `RLModule` that acts; others are named freely."""
 
     @abstractmethod
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
@@ -333,4 +338,6 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
         nets = algorithm.networks(inputs)
         if not isinstance(nets, nn.ModuleDict) or "policy" not in nets:
             raise Misuse('gave networks that are not an nn.ModuleDict with a "policy"')
+        for target, source in algorithm.target_networks.items():
+            nets[target] = frozen_copy(nets.get_submodule(source))
         return nets

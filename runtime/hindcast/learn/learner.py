@@ -198,6 +198,12 @@ class Learner:
         for name, value in below(f"{_RANDOM}/{rank}/" if rank else f"{_RANDOM}/", state.tensors).items():
             self._set_random(name, value)
 
+    def renew_targets(self, network: str) -> None:
+        """Let the target networks of a network that was given other weights start as its copies again."""
+        for target, source in self.algorithm.target_networks.items():
+            if source.partition(".")[0] == network:
+                self.nets[target].load_state_dict(self.nets.get_submodule(source).state_dict())
+
     def _moved(
         self, batch: Mapping[str, Tensor], weight: float | Tensor
     ) -> tuple[dict[str, Tensor], Tensor | None]:

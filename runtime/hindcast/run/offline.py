@@ -119,9 +119,7 @@ def offline_trainer(
         learner,
         data,
         spec_hash=spec_hash(resource),
-        prepare=data.fit_preprocessing
-        if initial is None
-        else partial(warm_start, policy, learner.nets, initial),
+        prepare=data.fit_preprocessing if initial is None else partial(warm_start, policy, learner, initial),
         most_updates=_most_updates(spec.stop, data),
         notes=notes + shared,
         held_out=held_out,

@@ -155,7 +155,7 @@ def online_trainer(
     at = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
     notes = notes_on_policy(policy, spec.model, at)
     initial = spec.initial_checkpoint
-    warm = None if initial is None else partial(warm_start, policy, learner.nets, initial, FIELD_OF_EXPERTS)
+    warm = None if initial is None else partial(warm_start, policy, learner, initial, FIELD_OF_EXPERTS)
     experience: Experience
     prepare: Callable[[], None]
     if isinstance(algorithm, OnlineAlgorithm):

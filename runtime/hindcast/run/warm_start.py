@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from hindcast.api.model import ModelSpec
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import Checkpoint, find_checkpoint
+from hindcast.learn.learner import Learner
 from hindcast.models.policy import Policy
 from hindcast.pipeline.window import below
 from hindcast.run.claim import CHECKPOINTS_FOLDER
@@ -35,8 +36,10 @@ def initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
         raise DataError(f"{field}: {error}") from error
 
 
-def warm_start(policy: Policy, nets: nn.ModuleDict, path: str, field: str = FIELD) -> None:
+def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) -> None:
     """Begin with the policy at the path; and with the other networks of its checkpoint whose name and shapes are equal.
+
+    A target network that the checkpoint does not have begins as a copy again.
 
     Args:
         path: of a checkpoint or a run folder; of a `module` folder, which is the policy alone.
@@ -63,10 +66,12 @@ def warm_start(policy: Policy, nets: nn.ModuleDict, path: str, field: str = FIEL
         raise SpecError(f"{field}: {error}") from error
     checkpoint = _checkpoint_of(path)
     tensors = {} if checkpoint is None else checkpoint.learner_state().tensors
-    for name, net in nets.items():
+    learner.renew_targets("policy")
+    for name, net in learner.nets.items():  # target networks last
         found, now = below(f"nets/{name}.", tensors), net.state_dict()
         if name != "policy" and _shapes(found) == _shapes(now):
             net.load_state_dict(found)
+            learner.renew_targets(name)
 
 
 def _checkpoint_of(path: str) -> Checkpoint | None:
