@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from hindcast.api import Resource, spec_hash, validate_resource
-from hindcast.api.attempt import Attempt, Input
+from hindcast.api.attempt import Attempt, ResolvedInput
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests import build, effective, refusals
 from hindcast_operator.names import child_name
 
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
 DEFAULTS = Defaults(storage_root="s3://bucket/hindcast")
-SMALL = {"OfflineRecording/cartpole": Input(path="s3://bucket/cartpole", bytes=9_000_000, timesteps=225_000)}
+SMALL = {
+    "OfflineRecording/cartpole": ResolvedInput(
+        path="s3://bucket/cartpole", bytes=9_000_000, timesteps=225_000
+    )
+}
 
 
 def recording(name: str = "cartpole", **spec: Any) -> Resource:
@@ -50,7 +54,7 @@ def defaults(**values: Any) -> Defaults:
     )
 
 
-def attempt_of(resource: Resource, number: int = 1, uid: str = UID, **inputs: Input) -> Attempt:
+def attempt_of(resource: Resource, number: int = 1, uid: str = UID, **inputs: ResolvedInput) -> Attempt:
     return Attempt(
         revision=resource.spec.revision,
         number=number,

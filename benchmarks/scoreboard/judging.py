@@ -13,7 +13,7 @@ from training import trained
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.datasets.opening import open_dataset
 from hindcast.evaluate.fitted_q import Fit
-from hindcast.evaluate.offline import Options, evaluate_offline
+from hindcast.evaluate.offline import OfflineOptions, evaluate_offline
 from hindcast.models.policy import Policy
 from hindcast.record.runner import EnvRunner
 from hindcast.record.seeding import reset_seed
@@ -53,7 +53,7 @@ def judge(piece: Piece, environment: Environment, folder: Path) -> dict[str, Any
         begun = time.process_time()
         policy = algorithm.get_policy()
         own = algorithm.evaluate_offline()["signals"]
-    options = Options(gamma=GAMMA, explore=explore, seed=SEED, fit=FIT)
+    options = OfflineOptions(gamma=GAMMA, explore=explore, seed=SEED, fit=FIT)
     report = evaluate_offline(policy, open_dataset(str(data)), data.name, options).to_json()
     report["signals"] = own | report["signals"]
     played = _played(policy, environment, explore)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hindcast.errors import UserError
 from hindcast_operator.control import logs
 from hindcast_operator.control.lease import LeaseOptions
-from hindcast_operator.control.service import Options, run
+from hindcast_operator.control.service import OperatorOptions, run
 from hindcast_operator.defaults import Defaults, load_defaults
 
 
@@ -28,12 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os._exit(0)
 
 
-def _options(given: argparse.Namespace) -> Options:
+def _options(given: argparse.Namespace) -> OperatorOptions:
     host, _, port = given.listen.rpartition(":")
     lease = None
     if given.lease_namespace:
         lease = LeaseOptions(given.lease_namespace, given.lease_name, given.lease_seconds)
-    return Options(
+    return OperatorOptions(
         defaults=load_defaults(given.defaults) if given.defaults else Defaults(),
         namespaces=tuple(given.namespace),
         lease=lease,

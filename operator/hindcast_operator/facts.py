@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from hindcast.api import OfflineRecording, OfflineTraining
-from hindcast.api.attempt import Input, Pool, Report
+from hindcast.api.attempt import Pool, Report, ResolvedInput
 
 KubeRay = Literal["Ready", "NotInstalled"]
 
@@ -160,7 +160,7 @@ class ReferenceFacts:
     kind: str
     name: str
     state: Literal["Missing", "Unfinished", "Complete", "Failed"]
-    input: Input | None = None
+    input: ResolvedInput | None = None
 
 
 @dataclass(frozen=True)

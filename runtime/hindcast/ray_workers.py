@@ -31,7 +31,7 @@ class RayWorkers(Generic[Kept]):
 
     def __init__(self, count: int, kept: Kept, options: Mapping[str, Any]) -> None:
         self.count = count
-        self._class = ray.remote(_Worker).options(**options)
+        self._class = ray.remote(_WorkerActor).options(**options)
         self._kept = ray.put(kept)
         self._actors = {self._class.remote(self._kept) for _ in range(count)}
         self._idle: SimpleQueue[Any] = SimpleQueue()
@@ -78,7 +78,7 @@ class RayWorkers(Generic[Kept]):
             return actor
 
 
-class _Worker:
+class _WorkerActor:
     """The actor."""
 
     def __init__(self, kept: Any) -> None:

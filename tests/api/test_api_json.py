@@ -9,7 +9,7 @@ import pytest
 from hindcast.api import spec_hash, validate_resource
 from hindcast.api.crd import custom_resource_definitions
 from hindcast.api.options import schemas
-from hindcast.api.status import Progress
+from hindcast.api.status import ProgressStatus
 from hindcast.errors import SpecError
 
 SPEC: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 3}}
@@ -103,7 +103,7 @@ def test_sizes_that_are_none_are_refused(size: object) -> None:
 
 def test_a_figure_that_is_no_number_is_left_out_of_the_progress() -> None:
     metrics = {"loss": math.nan, "episodeReturnMean": 450.0, "timesteps": 3}
-    progress = Progress.model_validate({"metrics": metrics})
+    progress = ProgressStatus.model_validate({"metrics": metrics})
     assert progress.metrics == {"episodeReturnMean": 450.0, "timesteps": 3}
 
 

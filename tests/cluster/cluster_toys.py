@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
-from hindcast.api.attempt import Attempt, Input, Report
+from hindcast.api.attempt import Attempt, Report, ResolvedInput
 from hindcast.cluster.channel import Superseded
 
 
@@ -32,7 +32,9 @@ class Told:
 
 
 def attempt(
-    resource: OfflineRecording | OfflineTraining, number: int = 1, inputs: dict[str, Input] | None = None
+    resource: OfflineRecording | OfflineTraining,
+    number: int = 1,
+    inputs: dict[str, ResolvedInput] | None = None,
 ) -> Attempt:
     return Attempt(
         revision=resource.spec.revision,
@@ -49,7 +51,7 @@ def mounted(
     folder: Path,
     resource: OfflineRecording | OfflineTraining,
     number: int = 1,
-    inputs: dict[str, Input] | None = None,
+    inputs: dict[str, ResolvedInput] | None = None,
 ) -> Path:
     """A folder with the two documents of an attempt."""
     folder.mkdir(parents=True, exist_ok=True)

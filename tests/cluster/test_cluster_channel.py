@@ -13,7 +13,7 @@ import pytest
 from kubernetes import client
 
 from hindcast.api.attempt import CHECKPOINT, REPORT_KEY, Report
-from hindcast.cluster.channel import ConfigMapChannel, ConfigMapName, Superseded, Unreachable, in_cluster
+from hindcast.cluster.channel import ConfigMapChannel, ConfigMapName, ReportFailed, Superseded, in_cluster
 from hindcast.errors import SpecError
 
 AT = ConfigMapName("tests", "walk-r1-1")
@@ -85,7 +85,7 @@ def test_who_may_not_speak_is_superseded(api: Api, status: int) -> None:
 @pytest.mark.parametrize("status", [401, 409, 422, 429, 500, 503])
 def test_what_may_pass_is_no_end(api: Api, status: int) -> None:
     api.status = status
-    with pytest.raises(Unreachable, match=str(status)):
+    with pytest.raises(ReportFailed, match=str(status)):
         api.channel().send(REPORT)
     assert len(api.requests) == 1  # who reports decides when to try again
 
@@ -95,7 +95,7 @@ def test_a_server_that_is_not_there_may_come_back() -> None:
         port = free.getsockname()[1]
     configuration = client.Configuration(host=f"http://127.0.0.1:{port}")
     configuration.retries = False
-    with pytest.raises(Unreachable):
+    with pytest.raises(ReportFailed):
         ConfigMapChannel(client.ApiClient(configuration), AT).send(REPORT)
 
 

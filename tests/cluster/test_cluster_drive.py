@@ -16,7 +16,7 @@ import ray
 from cluster_toys import Told, attempt, mounted
 
 from hindcast.api import EnvironmentSpec, OfflineRecording, OfflineTraining
-from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Input, Report
+from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Report, ResolvedInput
 from hindcast.cluster import driver as driver_module
 from hindcast.cluster import keeper, reporting
 from hindcast.cluster.driver import drive
@@ -97,7 +97,7 @@ def carry_out(
     folder: Path,
     channel: Told,
     number: int = 1,
-    inputs: dict[str, Input] | None = None,
+    inputs: dict[str, ResolvedInput] | None = None,
 ) -> int:
     mount = mounted(folder / f"attempt-{number}", resource, number, inputs)
     return drive(mount, channel, connect=lambda: None, labelled=False)
@@ -314,9 +314,9 @@ class TestRecording:
         assert carry_out(resource, tmp_path, channel) == driver_module.SUPERSEDED
         assert channel.last.outcome is None
         deadline = time.monotonic() + 20
-        while running("ray::OfflineRecording/test", "ray::_Worker") and time.monotonic() < deadline:
+        while running("ray::OfflineRecording/test", "ray::_WorkerActor") and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not running("ray::OfflineRecording/test", "ray::_Worker")
+        assert not running("ray::OfflineRecording/test", "ray::_WorkerActor")
         assert not (tmp_path / "data/_hindcast/manifest.json").exists()
 
     @pytest.mark.usefixtures("slow")
@@ -378,7 +378,7 @@ class TestTraining:
         document = resource.model_dump(mode="json", by_alias=True, exclude_unset=True)
         document["spec"]["input"] = [{"recordingRef": {"name": "walks"}}]
         resource = OfflineTraining.model_validate(document)
-        inputs = {"OfflineRecording/walks": Input(path=str(walks))}
+        inputs = {"OfflineRecording/walks": ResolvedInput(path=str(walks))}
         assert carry_out(resource, tmp_path, channel, inputs=inputs) == 0
         assert outcome_of(channel).reason == "Succeeded"
         report = channel.last
@@ -418,7 +418,7 @@ class Crashing(Walk):
     """Ends its process at once, but for the one in which it is only looked at."""
 
     def step(self, action):  # type: ignore[no-untyped-def]
-        if "ray::_Worker" in Path("/proc/self/cmdline").read_text():
+        if "ray::_WorkerActor" in Path("/proc/self/cmdline").read_text():
             os._exit(3)
         return super().step(action)
 

@@ -10,7 +10,7 @@ from cluster_toys import Told
 
 from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Report
 from hindcast.api.status import CheckpointStatus
-from hindcast.cluster.channel import Superseded, Unreachable
+from hindcast.cluster.channel import ReportFailed, Superseded
 from hindcast.cluster.reporting import FIRST_HEARING_S, Beat, Reporting, progress_status, send_outcome
 from hindcast.report.events import Progress
 
@@ -116,7 +116,7 @@ def test_what_could_not_be_sent_is_sent_later_with_growing_pauses(channel: Told,
     def fail(report: Report) -> None:
         tries.append(time.now)
         if time.now < 60:
-            raise Unreachable("503")
+            raise ReportFailed("503")
 
     channel.on_report = fail
     time.reporting.progress(recorded(7))
@@ -132,7 +132,7 @@ def test_what_could_not_be_sent_is_sent_later_with_growing_pauses(channel: Told,
 def test_an_outcome_survives_an_api_server_that_is_away(channel: Told, time: Time) -> None:
     def fail(report: Report) -> None:
         if time.now < 100:
-            raise Unreachable("connection refused")
+            raise ReportFailed("connection refused")
 
     channel.on_report = fail
     time.reporting.outcome(OUTCOME)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import index_file
 from hindcast.datasets.inspection.sample import sample_units
-from hindcast.datasets.inspection.statistics import Distribution, Spread, Thinned
+from hindcast.datasets.inspection.statistics import Spread, Thinned, ValueDistribution
 from hindcast.datasets.inspection.summarising import coverage_of, summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.units import Unit
@@ -97,19 +97,19 @@ def test_a_sample_is_of_a_gibibyte_at_most():
 
 
 def test_distributions():
-    whole = Distribution.of(np.array([1, 1, 3]))
+    whole = ValueDistribution.of(np.array([1, 1, 3]))
     assert whole is not None
     assert (whole.count, whole.min, whole.median, whole.max) == (3, 1, 1, 3)
     assert whole.edges == (0.5, 1.5, 2.5, 3.5)
     assert whole.counts == (2, 0, 1)
-    real = Distribution.of(np.append(np.linspace(0, 1, 100), np.nan))
+    real = ValueDistribution.of(np.append(np.linspace(0, 1, 100), np.nan))
     assert real is not None
     assert real.count == sum(real.counts) == 100
     assert len(real.edges) == 21
-    constant = Distribution.of(np.full(5, 0.1))
+    constant = ValueDistribution.of(np.full(5, 0.1))
     assert constant is not None
     assert constant.counts == (5,)
-    assert Distribution.of(np.array([np.nan])) is None
+    assert ValueDistribution.of(np.array([np.nan])) is None
 
 
 def test_figures_of_parts_are_those_of_the_whole():
@@ -120,7 +120,7 @@ def test_figures_of_parts_are_those_of_the_whole():
     for part in np.split(values, [10, 11, 500]):
         spread.add(part)
     found = spread.distributions()
-    for column, expected in zip(found, (Distribution.of(values[:, i]) for i in range(2)), strict=True):
+    for column, expected in zip(found, (ValueDistribution.of(values[:, i]) for i in range(2)), strict=True):
         assert column is not None
         assert expected is not None
         for figure in ("count", "min", "mean", "median", "max", "std"):

@@ -12,7 +12,7 @@ from recorded_mdp import Tabular
 from hindcast.evaluate.cloned import Clone, CloneFit
 from hindcast.evaluate.fitted_q import Fit, FittedQ, cross_fitted
 from hindcast.evaluate.recorded import window_of
-from hindcast.evaluate.target import Target
+from hindcast.evaluate.target import TargetPolicy
 
 
 def test_values_equal_those_of_a_linear_solve(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_values_equal_those_of_a_linear_solve(tmp_path: Path) -> None:
     exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * moves, rewards)
     window = window_of(mdp.recorded(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
     fit = Fit(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
-    found = cross_fitted(Target(policy, explore=True), window, fit, 0, lambda _: None).values.states
+    found = cross_fitted(TargetPolicy(policy, explore=True), window, fit, 0, lambda _: None).values.states
     place = window.columns["obs"][window.obs_row].argmax(-1).numpy()
     fitted = np.array([found[place == each].mean() for each in range(size * steps)])
     assert np.abs(fitted - exact).mean() < 0.1 * np.abs(exact).mean()
@@ -42,7 +42,9 @@ def test_weights_and_batches_have_seeds_of_their_own(tmp_path: Path, monkeypatch
     policy = mdp.policy()
     window = window_of(mdp.recorded(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
     everything, fit = torch.ones(20, dtype=torch.bool), Fit(updates=1)
-    fitted = FittedQ(Target(policy, explore=True), window, everything, fit, seed=0, check=lambda _: None)
+    fitted = FittedQ(
+        TargetPolicy(policy, explore=True), window, everything, fit, seed=0, check=lambda _: None
+    )
     clone = Clone(policy, window, CloneFit(updates=1), seed=0)
     of_batches = {fitted._generator.initial_seed(), clone._generator.initial_seed()}
     assert len(of_weights) == 3

@@ -17,8 +17,8 @@ from hindcast.evaluate import offline
 from hindcast.evaluate.cloned import CloneFit
 from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
 from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
-from hindcast.evaluate.offline import OfflineReport, Options, evaluate_offline
-from hindcast.evaluate.target import Target
+from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
+from hindcast.evaluate.target import TargetPolicy
 from hindcast.pipeline.window import WindowData
 from layers import repeats
 
@@ -28,10 +28,10 @@ EVERY = (*BY_RATIOS, "dm", *BY_BOTH)
 MDPS = {"tabular": Tabular, "continuous": Continuous}
 
 
-def options(mdp: Tabular | Continuous, seed: int = 0, **changes: object) -> Options:
+def options(mdp: Tabular | Continuous, seed: int = 0, **changes: object) -> OfflineOptions:
     gamma = mdp.chain.gamma if isinstance(mdp, Tabular) else mdp.gamma
     known = {"gamma": gamma, "explore": True, "resamples": 200, "seed": seed, "fit": FIT, "clone": CLONE}
-    return Options(**known | changes)  # type: ignore[arg-type]
+    return OfflineOptions(**known | changes)  # type: ignore[arg-type]
 
 
 def judged(mdp: Tabular | Continuous, folder: Path, seed: int, *, logp: bool) -> OfflineReport:
@@ -93,7 +93,7 @@ def once_for_each_seed() -> Any:
     """`cross_fitted`, which depends on the recorded actions but not on whether their probabilities are known."""
     fits: dict[int, CrossFitted] = {}
 
-    def fitted(target: Target, window: WindowData, fit: Fit, seed: int, check: Any) -> CrossFitted:
+    def fitted(target: TargetPolicy, window: WindowData, fit: Fit, seed: int, check: Any) -> CrossFitted:
         if seed not in fits:
             fits[seed] = cross_fitted(target, window, fit, seed, check)
         return fits[seed]

@@ -21,7 +21,7 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
 from hindcast.evaluate.fitted_q import Fit
-from hindcast.evaluate.offline import Options, evaluate_offline
+from hindcast.evaluate.offline import OfflineOptions, evaluate_offline
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.algorithm import ModelInputs
 from hindcast.models.connectors import Preprocessing
@@ -82,8 +82,8 @@ def recorded(folder: Path, episodes: int, *, logp: bool = True) -> Dataset:
     return open_dataset(folder)
 
 
-def options(explore: bool = True, fit: Fit | None = None) -> Options:
-    return Options(gamma=GAMMA, explore=explore, resamples=200, fit=fit)
+def options(explore: bool = True, fit: Fit | None = None) -> OfflineOptions:
+    return OfflineOptions(gamma=GAMMA, explore=explore, resamples=200, fit=fit)
 
 
 def test_estimates_are_near_the_truth_and_the_verdict_is_right(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from processes import Script
 from hindcast import EpisodeWriter
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
-from hindcast.evaluate.offline import Options
+from hindcast.evaluate.offline import OfflineOptions
 from hindcast.run.evaluation import evaluate_checkpoint_offline
 from layers import repeats
 from support import WALK, make_policy, train, training
@@ -140,7 +140,7 @@ def test_nothing_that_was_answered_is_lost_and_nothing_is_there_twice(tmp_path: 
 
     assert train(training(tmp_path / "run", tmp_path / "log", stop={"updates": 20})).state == "Succeeded"
     judged = evaluate_checkpoint_offline(
-        tmp_path / "policy", [str(tmp_path / "log")], options=Options(explore=True, fit=None)
+        tmp_path / "policy", [str(tmp_path / "log")], options=OfflineOptions(explore=True, fit=None)
     )
     assert (judged.report.episodes, judged.report.calibration) == (block.num_episodes, None)
     assert judged.report.effective_episodes > 0.9 * block.num_episodes  # the policy itself played

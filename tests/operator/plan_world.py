@@ -9,9 +9,9 @@ from itertools import count
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
-from hindcast.api.attempt import AttemptOutcome, Input, Report
+from hindcast.api.attempt import AttemptOutcome, Report, ResolvedInput
 from hindcast.api.loading import validate_resource
-from hindcast.api.status import CheckpointStatus, OutputStatus, Progress
+from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
 from hindcast_operator.decision import Action, CreateAttempt, Decision, DeleteAttempt, Event, SetIntent
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import (
@@ -60,7 +60,7 @@ REFERRING: dict[str, Any] = {
 
 
 def reference(state: str = "Complete") -> ReferenceFacts:
-    given = Input(path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1")
+    given = ResolvedInput(path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1")
     return ReferenceFacts("OfflineRecording", "cartpole", state, given if state == "Complete" else None)  # type: ignore[arg-type]
 
 
@@ -298,7 +298,7 @@ def pod(pool: str, **fields: Any) -> PodFacts:
     return PodFacts(pool=pool, **given)  # type: ignore[arg-type]
 
 
-PROGRESS = Progress(iteration=5, percentage=5.0, summary="5/100 iterations", metrics={"loss": 0.5})
+PROGRESS = ProgressStatus(iteration=5, percentage=5.0, summary="5/100 iterations", metrics={"loss": 0.5})
 CHECKPOINT = CheckpointStatus(path="s3://bucket/runs/cartpole-bc/r1/checkpoints/checkpoint-50", iteration=5)
 OUTPUT = OutputStatus(path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.control.kinds import Kind
+from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.control.reconciler import Reconciler
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.defaults import Defaults
@@ -32,7 +32,7 @@ REFUSED: dict[str, Any] = {
 class ForgetfulCache(Cache):
     """The watch is opened anew while a status is written: for a moment the resource is not known."""
 
-    def put(self, kind: Kind, raw: dict[str, Any]) -> set[Key]:
+    def put(self, kind: ObjectKind, raw: dict[str, Any]) -> set[Key]:
         concerned = super().put(kind, raw)
         if "state" in raw["status"]:
             self.resources.clear()
@@ -50,7 +50,7 @@ class PlayedApi:
         metadata = {**REFUSED["metadata"], "resourceVersion": "6"}
         return {**REFUSED, "metadata": metadata, "status": given[-1]["status"]}
 
-    async def create(self, kind: Kind, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, kind: ObjectKind, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
         self.events.append(manifest)
         return manifest
 

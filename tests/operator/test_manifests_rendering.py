@@ -12,7 +12,7 @@ from plan_world import World, reference
 from ruamel.yaml import YAML
 
 from hindcast.api import Resource, validate_resource
-from hindcast.api.attempt import Input
+from hindcast.api.attempt import ResolvedInput
 from hindcast_operator.decision import CreateAttempt
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests import build
@@ -153,7 +153,7 @@ def test_a_policy_comes_from_a_training_of_the_same_files() -> None:
     recording = validate_resource(RECORDING | {"spec": spec})
     found, _ = render([recording, validate_resource(TRAINING)], PLATFORM, "default")
     attempt = json.loads(found.manifests[0]["data"]["attempt.json"])
-    expected = Input(path="s3://bucket/hindcast/rl/runs/clone/r1")
+    expected = ResolvedInput(path="s3://bucket/hindcast/rl/runs/clone/r1")
     assert attempt["inputs"] == {"OfflineTraining/clone": expected.model_dump(exclude_none=True)}
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from hindcast.api import Resource
-from hindcast.api.attempt import Input
+from hindcast.api.attempt import ResolvedInput
 from hindcast_operator.manifests import Sizes, effective, sizes
 from hindcast_operator.manifests.quantities import GI, MI, as_bytes, as_cpus, round_up
 from manifest_examples import DEFAULTS, SMALL, recording, training
 
-LARGE = {"OfflineRecording/cartpole": Input(path="s3://b/c", bytes=500 * GI, timesteps=10**8)}
+LARGE = {"OfflineRecording/cartpole": ResolvedInput(path="s3://b/c", bytes=500 * GI, timesteps=10**8)}
 
 
 PLAYING: dict[str, Any] = {
@@ -25,7 +25,7 @@ PLAYING: dict[str, Any] = {
 }
 
 
-def sized(resource: Resource, inputs: dict[str, Input] = SMALL) -> Sizes:
+def sized(resource: Resource, inputs: dict[str, ResolvedInput] = SMALL) -> Sizes:
     return sizes(effective(resource, DEFAULTS), inputs)
 
 
@@ -113,7 +113,7 @@ def test_what_is_played_takes_four_times_its_bound() -> None:
 
 
 def test_a_window_is_bounded_by_steps_as_well_as_by_bytes() -> None:
-    wide = {"OfflineRecording/cartpole": Input(path="x", bytes=100 * GI, timesteps=1_000_000)}
+    wide = {"OfflineRecording/cartpole": ResolvedInput(path="x", bytes=100 * GI, timesteps=1_000_000)}
     by_bytes = sized(training(), wide).pool("learner")
     by_steps = sized(training(pipeline={"windowSteps": 1000}), wide).pool("learner")
     assert by_bytes is not None and by_steps is not None
@@ -122,7 +122,9 @@ def test_a_window_is_bounded_by_steps_as_well_as_by_bytes() -> None:
 
 def test_memory_follows_what_data_take_in_memory_and_not_what_compression_leaves_of_them() -> None:
     frames = {
-        "OfflineRecording/cartpole": Input(path="x", bytes=100 * MI, memory_bytes=8 * GI, timesteps=300_000)
+        "OfflineRecording/cartpole": ResolvedInput(
+            path="x", bytes=100 * MI, memory_bytes=8 * GI, timesteps=300_000
+        )
     }
     found = sized(training(), frames)
     learner, data = found.pool("learner"), found.pool("data")
@@ -135,7 +137,7 @@ def test_memory_follows_what_data_take_in_memory_and_not_what_compression_leaves
 
 
 def test_sources_that_are_mixed_have_a_window_each() -> None:
-    both = LARGE | {"OfflineRecording/other": Input(path="y", bytes=500 * GI, timesteps=10**8)}
+    both = LARGE | {"OfflineRecording/other": ResolvedInput(path="y", bytes=500 * GI, timesteps=10**8)}
     refs = [{"recordingRef": {"name": "cartpole"}}, {"recordingRef": {"name": "other"}}]
     joined = sized(training(input=refs), both).pool("learner")
     mixed = sized(training(input=[ref | {"weight": 0.5} for ref in refs]), both).pool("learner")
@@ -144,7 +146,7 @@ def test_sources_that_are_mixed_have_a_window_each() -> None:
 
 
 def test_data_that_shall_be_resident_get_the_memory_for_it() -> None:
-    data = {"OfflineRecording/cartpole": Input(path="x", bytes=3 * GI, timesteps=10**8)}
+    data = {"OfflineRecording/cartpole": ResolvedInput(path="x", bytes=3 * GI, timesteps=10**8)}
     streaming, resident = (
         sized(training(pipeline={"residency": residency}), data).pool("learner")
         for residency in ("Streaming", "Resident")
@@ -181,7 +183,9 @@ def test_the_object_store_shrinks_to_fit_memory_that_was_given() -> None:
 
 @pytest.mark.parametrize("resource", [recording(), training(), training(learners={"gpus": 1})])
 @pytest.mark.parametrize("inputs", [{}, SMALL, LARGE])
-def test_numbers_are_consistent_and_each_has_its_reason(resource: Resource, inputs: dict[str, Input]) -> None:
+def test_numbers_are_consistent_and_each_has_its_reason(
+    resource: Resource, inputs: dict[str, ResolvedInput]
+) -> None:
     found = sized(resource, inputs)
     for pool in found.pools:
         assert pool.object_store < pool.shared_memory < pool.memory

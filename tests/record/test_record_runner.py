@@ -20,7 +20,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
-from hindcast.record.random_policy import RandomPolicy
+from hindcast.record.random_policy import RandomActor
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.seeding import reset_seed
 from support import CARTPOLE, WALK, by_position, episode_hashes, make_policy
@@ -29,11 +29,11 @@ COMPOSITE = {"id": "toy_environments:Composite"}
 CONTINUOUS = {"id": "toy_environments:Continuous"}
 
 
-def random_policy(environment: dict[str, Any]) -> RandomPolicy:
+def random_policy(environment: dict[str, Any]) -> RandomActor:
     spec = EnvironmentSpec.model_validate(environment)
     made = make_environment(spec)
     made.close()
-    return RandomPolicy(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), spec))
+    return RandomActor(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), spec))
 
 
 def play(
@@ -315,7 +315,7 @@ class TestWrongEnvironments:
         space = gym.spaces.Sequence(gym.spaces.Discrete(2))
         monkeypatch.setattr(toy_environments.Walk, "observation_space", space)
         with pytest.raises(SpecError, match="no fixed shape"):
-            play(WALK, RandomPolicy(Preprocessing(gym.spaces.Discrete(2), gym.spaces.Discrete(3))))
+            play(WALK, RandomActor(Preprocessing(gym.spaces.Discrete(2), gym.spaces.Discrete(3))))
 
     @pytest.mark.parametrize("what", ["shape", "short", "missing", "not a number"])
     def test_an_observation_that_does_not_fit_its_space(self, what: str) -> None:
@@ -370,7 +370,7 @@ class TestRandomPolicy:
         self, space: gym.Space, normalize: bool
     ) -> None:
         preprocessing = Preprocessing(gym.spaces.Discrete(2), space, normalize_actions=normalize)
-        policy = RandomPolicy(preprocessing)
+        policy = RandomActor(preprocessing)
         noise = policy.draw_noise(np.random.default_rng(0), 2000)
         acted = policy.act({}, noise)
         assert all(space.contains(action) for action in acted.env_actions)
@@ -380,7 +380,7 @@ class TestRandomPolicy:
 
     @pytest.mark.parametrize("space", SPACES[:3], ids=str)
     def test_every_action_comes_equally_often(self, space: gym.Space) -> None:
-        policy = RandomPolicy(Preprocessing(gym.spaces.Discrete(2), space))
+        policy = RandomActor(Preprocessing(gym.spaces.Discrete(2), space))
         actions = policy.act({}, policy.draw_noise(np.random.default_rng(0), 20_000)).actions["actions"]
         _, counts = np.unique(actions.reshape(20_000, -1), axis=0, return_counts=True)
         assert len(counts) == round(_volume(space))
@@ -390,7 +390,7 @@ class TestRandomPolicy:
     @pytest.mark.parametrize("space", [gym.spaces.Box(-np.inf, np.inf, (2,)), gym.spaces.Text(5)], ids=str)
     def test_a_space_without_a_uniform_distribution_is_refused(self, space: gym.Space) -> None:
         with pytest.raises(SpecError, match=re.escape(str(space))):
-            RandomPolicy(Preprocessing(gym.spaces.Discrete(2), space))
+            RandomActor(Preprocessing(gym.spaces.Discrete(2), space))
 
 
 def _volume(space: gym.Space) -> float:

@@ -23,7 +23,7 @@ from hindcast.report.canvas import DARK, LIGHT, render
 from hindcast.report.curves import Curves
 from hindcast.report.data_plots import data_plots
 from hindcast.report.events import Outcome
-from hindcast.report.plots import Reference, loss_plot, return_plot, time_plot
+from hindcast.report.plots import RecordedReturns, loss_plot, return_plot, time_plot
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.storage.location import resolve
 
@@ -293,7 +293,10 @@ def test_finished_work_keeps_its_report(training, recording):
 
 def test_pictures_are_the_same_each_time(tmp_path):
     curves = Curves(results(tmp_path))
-    for drawn in (return_plot(curves, stop=450, recorded=Reference(480, 30, 100, 500)), time_plot(curves)):
+    for drawn in (
+        return_plot(curves, stop=450, recorded=RecordedReturns(480, 30, 100, 500)),
+        time_plot(curves),
+    ):
         assert render(drawn, LIGHT) == render(drawn, LIGHT)
 
 

@@ -15,7 +15,7 @@ from hindcast_operator import names
 from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Child, Key, Resource
-from hindcast_operator.control.kinds import Kind
+from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.control.startup import Startups, owner_of, ownership
 from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetIntent
 from hindcast_operator.facts import ConfigMapFacts, RayJobFacts
@@ -37,13 +37,13 @@ class NotYet(Exception):
 class _Conflict(Exception):
     """An object that has a name we need is not ours."""
 
-    def __init__(self, kind: Kind, name: str, owner: str) -> None:
+    def __init__(self, kind: ObjectKind, name: str, owner: str) -> None:
         super().__init__(f"{kind.name}/{name} ({owner})")
         self.kind = kind
         self.name = name
 
 
-class Actor:
+class Applier:
     """Carries out decisions. What it writes is in the cache at once, before a watch reports it."""
 
     def __init__(self, api: Api, cache: Cache, startups: Startups, requeue: Callable[[Key], None]) -> None:
@@ -83,7 +83,7 @@ class Actor:
         for concerned in self._cache.put(kind, written) - {key}:
             self._requeue(concerned)
 
-    async def _refresh(self, kind: Kind, key: Key) -> None:
+    async def _refresh(self, kind: ObjectKind, key: Key) -> None:
         """Read what has changed: the answer to an earlier write may have been lost, or a watch may be late."""
         found = await self._api.get(kind, key.namespace, key.name)
         if found is not None:
@@ -136,7 +136,7 @@ class Actor:
         if kind in kinds.WATCHED:
             self._put_child(kind, found)
 
-    async def _adopt(self, resource: Resource, kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+    async def _adopt(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
         """The object that has the name already, if it is ours."""
         namespace, name = resource.key.namespace, manifest["metadata"]["name"]
         found = await self._api.get(kind, namespace, name)
@@ -191,7 +191,7 @@ class Actor:
                 return
             log.warning("event rejected", resource=resource.key, reason=event.reason, error=str(error))
 
-    def _put_child(self, kind: Kind, raw: dict[str, Any]) -> None:
+    def _put_child(self, kind: ObjectKind, raw: dict[str, Any]) -> None:
         for concerned in self._cache.put(kind, raw):
             self._requeue(concerned)
 

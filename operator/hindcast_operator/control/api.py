@@ -13,7 +13,7 @@ from kubernetes.aio import client, config
 
 from hindcast_operator import names
 from hindcast_operator.control import faults, metrics
-from hindcast_operator.control.kinds import Kind
+from hindcast_operator.control.kinds import ObjectKind
 
 Object = dict[str, Any]
 
@@ -97,7 +97,7 @@ class Api:
         metrics.API_ERRORS.labels(str(answer.status)).inc()
         raise _error(answer.status, text, answer.headers)
 
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
+    async def get(self, kind: ObjectKind, namespace: str | None, name: str) -> Object | None:
         """An object, or None if there is none."""
         try:
             return await self.call("GET", kind.path(namespace, name))
@@ -106,7 +106,9 @@ class Api:
                 return None
             raise
 
-    async def pages(self, kind: Kind, namespace: str | None, metadata_only: bool) -> AsyncIterator[Object]:
+    async def pages(
+        self, kind: ObjectKind, namespace: str | None, metadata_only: bool
+    ) -> AsyncIterator[Object]:
         """All objects of a kind that match its selector, in pages of 200."""
         query = {"limit": "200"} | ({"labelSelector": kind.selector} if kind.selector else {})
         accept = METADATA_ONLY if metadata_only else "application/json"
@@ -119,14 +121,21 @@ class Api:
                 return
             query["continue"] = token
 
-    async def create(self, kind: Kind, namespace: str, manifest: Object) -> Object:
+    async def create(self, kind: ObjectKind, namespace: str, manifest: Object) -> Object:
         """Create an object; unknown fields are refused."""
         query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
         with _write(f"create-{kind.name.lower()}"):
             return await self.call("POST", kind.path(namespace), manifest, query=query)
 
     async def apply(
-        self, what: str, kind: Kind, namespace: str, name: str, manifest: Object, *, subresource: str = ""
+        self,
+        what: str,
+        kind: ObjectKind,
+        namespace: str,
+        name: str,
+        manifest: Object,
+        *,
+        subresource: str = "",
     ) -> Object:
         """Server-side apply, forced. `what` is the fault point; preconditions are in the manifest."""
         query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
@@ -134,12 +143,12 @@ class Api:
         with _write(what):
             return await self.call("PATCH", path, manifest, content_type=APPLY, query=query)
 
-    async def merge(self, what: str, kind: Kind, namespace: str, name: str, change: Object) -> Object:
+    async def merge(self, what: str, kind: ObjectKind, namespace: str, name: str, change: Object) -> Object:
         """A merge patch. `what` is the fault point."""
         with _write(what):
             return await self.call("PATCH", kind.path(namespace, name), change, content_type=MERGE)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
         """Delete exactly this object, and in the background what it owns. It is not an error if it is gone."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:

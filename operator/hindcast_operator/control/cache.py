@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hindcast_operator import extract, names
 from hindcast_operator.control import kinds
-from hindcast_operator.control.kinds import Kind
+from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
 from hindcast_operator.times import parse
 
@@ -69,17 +69,17 @@ class Cache:
         """The objects that carry a resource's labels."""
         return self._by_owner.get(owner, {}).values()
 
-    def child(self, kind: Kind, namespace: str, name: str) -> Child | None:
+    def child(self, kind: ObjectKind, namespace: str, name: str) -> Child | None:
         """One object of an attempt."""
         return self._children.get(Key(kind.name, namespace, name))
 
-    def put(self, kind: Kind, raw: Raw) -> set[Key]:
+    def put(self, kind: ObjectKind, raw: Raw) -> set[Key]:
         """A version of an object. Returns the resources that it concerns; none where it was known."""
         if kind in kinds.RESOURCES:
             return self._put_resource(kind, raw)
         return self._put_child(kind, raw)
 
-    def remove(self, kind: Kind, namespace: str, name: str, uid: str) -> set[Key]:
+    def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> set[Key]:
         """An object is gone. Returns the resources that it concerns."""
         key = Key(kind.name, namespace, name)
         if kind in kinds.RESOURCES:
@@ -95,14 +95,14 @@ class Cache:
         self._drop_child(child)
         return {child.owner}
 
-    def remove_all(self, kind: Kind) -> set[Key]:
+    def remove_all(self, kind: ObjectKind) -> set[Key]:
         """All objects of a kind are gone, the kind with them. Returns the resources that it concerns."""
         concerned: set[Key] = set()
         for key, uid in list(self.known(kind)):
             concerned |= self.remove(kind, key.namespace, key.name, uid)
         return concerned
 
-    def known(self, kind: Kind) -> Iterator[tuple[Key, str]]:
+    def known(self, kind: ObjectKind) -> Iterator[tuple[Key, str]]:
         """Key and uid of each known object of a kind."""
         if kind in kinds.RESOURCES:
             for key, resource in self.resources.items():
@@ -113,7 +113,7 @@ class Cache:
             if key.kind == kind.name:
                 yield key, child.uid
 
-    def _put_resource(self, kind: Kind, raw: Raw) -> set[Key]:
+    def _put_resource(self, kind: ObjectKind, raw: Raw) -> set[Key]:
         metadata = raw["metadata"]
         key = Key(kind.name, metadata["namespace"], metadata["name"])
         version = int(metadata["resourceVersion"])
@@ -145,7 +145,7 @@ class Cache:
             self._by_reference.setdefault(target, set()).add(key)
         return {key} | self._by_reference.get(key, set())
 
-    def _put_child(self, kind: Kind, raw: Raw) -> set[Key]:
+    def _put_child(self, kind: ObjectKind, raw: Raw) -> set[Key]:
         metadata = raw["metadata"]
         owner, attempt = _owner(metadata)
         if owner is None:
@@ -163,7 +163,7 @@ class Cache:
         same = known is not None and known.owner == owner and known.facts == child.facts
         return set() if same else {owner}
 
-    def _facts(self, kind: Kind, raw: Raw, known: Child | None) -> ChildFacts:
+    def _facts(self, kind: ObjectKind, raw: Raw, known: Child | None) -> ChildFacts:
         if kind is kinds.RAY_JOB:
             return extract.ray_job(raw)
         if kind is kinds.RAY_CLUSTER:

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from hindcast_operator.control import metrics
 from hindcast_operator.control.api import Api
 from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.control.lease import Lease
+from hindcast_operator.control.lease import LeaderLease
 from hindcast_operator.control.work_queue import WorkQueue
 
 _STUCK_SECONDS: Final = 300.0
@@ -27,7 +27,7 @@ class Health:
     api: Api
     cache: Cache
     queue: WorkQueue[Key]
-    lease: Lease | None
+    lease: LeaderLease | None
 
     async def healthz(self, _: web.Request) -> web.Response:
         """200 if all is well, also on a standby; 503 if the queue or the API server is stuck."""

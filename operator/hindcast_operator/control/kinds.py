@@ -8,7 +8,7 @@ from hindcast_operator import names
 
 
 @dataclass(frozen=True)
-class Kind:
+class ObjectKind:
     """A kind of object.
 
     Attributes:
@@ -38,21 +38,21 @@ class Kind:
         return f"{self.root}{where}/{self.plural}" + (f"/{name}" if name else "")
 
 
-RECORDING: Final = Kind("OfflineRecording", GROUP, VERSION, "offlinerecordings")
-TRAINING: Final = Kind("OfflineTraining", GROUP, VERSION, "offlinetrainings")
-CONFIG_MAP: Final = Kind("ConfigMap", "", "v1", "configmaps", names.SELECTOR)
-POD: Final = Kind("Pod", "", "v1", "pods", names.SELECTOR)
-RAY_JOB: Final = Kind("RayJob", "ray.io", "v1", "rayjobs", names.SELECTOR)
-RAY_CLUSTER: Final = Kind("RayCluster", "ray.io", "v1", "rayclusters", names.SELECTOR)
+RECORDING: Final = ObjectKind("OfflineRecording", GROUP, VERSION, "offlinerecordings")
+TRAINING: Final = ObjectKind("OfflineTraining", GROUP, VERSION, "offlinetrainings")
+CONFIG_MAP: Final = ObjectKind("ConfigMap", "", "v1", "configmaps", names.SELECTOR)
+POD: Final = ObjectKind("Pod", "", "v1", "pods", names.SELECTOR)
+RAY_JOB: Final = ObjectKind("RayJob", "ray.io", "v1", "rayjobs", names.SELECTOR)
+RAY_CLUSTER: Final = ObjectKind("RayCluster", "ray.io", "v1", "rayclusters", names.SELECTOR)
 
 RESOURCES: Final = (RECORDING, TRAINING)
 WATCHED: Final = (*RESOURCES, CONFIG_MAP, POD, RAY_JOB, RAY_CLUSTER)
 
-SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "", "v1", "serviceaccounts")
-ROLE: Final = Kind("Role", "rbac.authorization.k8s.io", "v1", "roles")
-ROLE_BINDING: Final = Kind("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings")
-EVENT: Final = Kind("Event", "events.k8s.io", "v1", "events")
-CORE_EVENT: Final = Kind("Event", "", "v1", "events")
-LEASE: Final = Kind("Lease", "coordination.k8s.io", "v1", "leases")
+SERVICE_ACCOUNT: Final = ObjectKind("ServiceAccount", "", "v1", "serviceaccounts")
+ROLE: Final = ObjectKind("Role", "rbac.authorization.k8s.io", "v1", "roles")
+ROLE_BINDING: Final = ObjectKind("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings")
+EVENT: Final = ObjectKind("Event", "events.k8s.io", "v1", "events")
+CORE_EVENT: Final = ObjectKind("Event", "", "v1", "events")
+LEASE: Final = ObjectKind("Lease", "coordination.k8s.io", "v1", "leases")
 
 BY_NAME: Final = {kind.name: kind for kind in (*WATCHED, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)}

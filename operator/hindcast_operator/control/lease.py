@@ -37,7 +37,7 @@ class LeaseOptions:
     seconds: float = 15.0
 
 
-class Lease:
+class LeaderLease:
     """A Lease of coordination.k8s.io. Clocks of other replicas are not trusted: only changes count."""
 
     def __init__(self, api: Api, options: LeaseOptions) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from hindcast.api import Resource, validate_resource
-from hindcast.api.attempt import Input
+from hindcast.api.attempt import ResolvedInput
 from hindcast.errors import SpecError
 from hindcast_operator.control import cache, kinds
 from hindcast_operator.control.api import Api
@@ -198,13 +198,13 @@ def _state(found: cache.Resource) -> Literal["Unfinished", "Complete", "Failed"]
     return "Complete" if "Complete" in true else "Failed" if "Failed" in true else "Unfinished"
 
 
-def _input(found: cache.Resource) -> Input | None:
+def _input(found: cache.Resource) -> ResolvedInput | None:
     status: Mapping[str, Any] = found.status
     if found.key.kind == kinds.TRAINING.name:
         checkpoint = status.get("checkpoint") or {}
         path = checkpoint.get("best") or checkpoint.get("path")
-        return Input(path=path) if path else None
+        return ResolvedInput(path=path) if path else None
     output = status.get("output") or {}
     names = ("episodes", "timesteps", "bytes", "memoryBytes", "digest")
     given = {name: output[name] for name in names if name in output}
-    return Input(path=output["path"], **given) if "path" in output else None
+    return ResolvedInput(path=output["path"], **given) if "path" in output else None

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from hindcast_operator.control import metrics
-from hindcast_operator.control.act import Actor, NotYet
+from hindcast_operator.control.act import Applier, NotYet
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.metrics import RunMeter
@@ -34,7 +34,7 @@ class Reconciler:
         self._startups = Startups()
         self._meter = RunMeter()
         self._uids: dict[Key, str] = {}
-        self._actor = Actor(api, cache, self._startups, queue.add)
+        self._actor = Applier(api, cache, self._startups, queue.add)
         self.observer = Observer(api, cache, self._startups)
 
     async def work(self) -> None:

@@ -14,8 +14,8 @@ import structlog
 from hindcast_operator.control import health, metrics
 from hindcast_operator.control.api import Api, ApiError, connect
 from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.control.kinds import RAY_JOB, WATCHED, Kind
-from hindcast_operator.control.lease import Lease, LeaseLost, LeaseOptions
+from hindcast_operator.control.kinds import RAY_JOB, WATCHED, ObjectKind
+from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reconciler import Reconciler, run_workers
 from hindcast_operator.control.watch import fill, served_kinds, sweep, watch
 from hindcast_operator.control.work_queue import WorkQueue
@@ -33,7 +33,7 @@ _GRACE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Options:
+class OperatorOptions:
     """How the operator runs.
 
     Attributes:
@@ -50,11 +50,11 @@ class Options:
     kubeconfig: str | None = None
 
 
-async def run(options: Options) -> None:
+async def run(options: OperatorOptions) -> None:
     """Run until SIGTERM or SIGINT. A lost lease ends the process."""
     stop = asyncio.Event()
     async with connect(options.kubeconfig) as api:
-        lease = Lease(api, options.lease) if options.lease else None
+        lease = LeaderLease(api, options.lease) if options.lease else None
         operator = Operator(api, options, on_watching=lambda: _handle_signals(stop))
         state = health.Health(api, operator.cache, operator.queue, lease)
         async with health.serve(state, options.host, options.port) as port:
@@ -65,7 +65,7 @@ async def run(options: Options) -> None:
             await lease.release()
 
 
-async def _lead(operator: "Operator", lease: Lease | None) -> None:
+async def _lead(operator: "Operator", lease: LeaderLease | None) -> None:
     if lease is None:
         await operator.run()
         return
@@ -75,7 +75,7 @@ async def _lead(operator: "Operator", lease: Lease | None) -> None:
         group.create_task(operator.run())
 
 
-async def _keep(lease: Lease) -> None:
+async def _keep(lease: LeaderLease) -> None:
     try:
         await lease.keep()
     except LeaseLost as lost:
@@ -105,11 +105,13 @@ def _handle_signals(stop: asyncio.Event) -> None:
 class Operator:
     """Keeps the cache up to date and the workers running."""
 
-    def __init__(self, api: Api, options: Options, on_watching: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, api: Api, options: OperatorOptions, on_watching: Callable[[], None] = lambda: None
+    ) -> None:
         self._api = api
         self._namespaces = options.namespaces
         self._on_watching = on_watching
-        self._served: frozenset[Kind] = frozenset()
+        self._served: frozenset[ObjectKind] = frozenset()
         self._last_listed = 0.0
         self.cache = Cache()
         self.queue: WorkQueue[Key] = WorkQueue()
@@ -181,7 +183,7 @@ class Operator:
         except ApiError:
             return True
 
-    def _on_event(self, kind: Kind, what: str | None, raw: dict[str, Any]) -> None:
+    def _on_event(self, kind: ObjectKind, what: str | None, raw: dict[str, Any]) -> None:
         metadata = raw["metadata"]
         if what == "DELETED":
             concerned = self.cache.remove(kind, metadata["namespace"], metadata["name"], metadata["uid"])

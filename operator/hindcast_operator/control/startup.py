@@ -15,7 +15,7 @@ from hindcast.api.base import GROUP
 from hindcast_operator import extract, names
 from hindcast_operator.control.api import Api
 from hindcast_operator.control.cache import Resource
-from hindcast_operator.control.kinds import CORE_EVENT, Kind
+from hindcast_operator.control.kinds import CORE_EVENT, ObjectKind
 from hindcast_operator.facts import AttemptFacts
 
 _FIRST_RETRY: Final = 5.0
@@ -40,7 +40,7 @@ class Startup:
     """
 
     conflict: str | None = None
-    blocker: tuple[Kind, str] | None = None
+    blocker: tuple[ObjectKind, str] | None = None
     refusal: str | None = None
     submitter_failure: str | None = None
     mount_failures: dict[str, str] = field(default_factory=dict)

@@ -15,11 +15,11 @@ import structlog
 
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.control.kinds import WATCHED, Kind
+from hindcast_operator.control.kinds import WATCHED, ObjectKind
 
 log = structlog.get_logger()
 
-OnEvent = Callable[[Kind, str | None, dict[str, Any]], None]
+OnEvent = Callable[[ObjectKind, str | None, dict[str, Any]], None]
 """Called with the kind, the type of the event (None: found by a list) and the object."""
 
 _END_SECONDS: Final = 3.0
@@ -27,7 +27,10 @@ _BACKOFFS: Final = (0.1, 0.2, 0.5, 1, 1, 2, 2, 5, 5)
 
 
 async def watch(
-    served: Collection[Kind], namespaces: Collection[str], on_event: OnEvent, on_watching: Callable[[], None]
+    served: Collection[ObjectKind],
+    namespaces: Collection[str],
+    on_event: OnEvent,
+    on_watching: Callable[[], None],
 ) -> None:
     """Watch until cancelled, or until a watch fails for good (its kind was removed, it is forbidden).
 
@@ -57,7 +60,7 @@ async def watch(
             log.warning("watches did not stop in time", tasks=sorted(task.get_name() for task in hung))
 
 
-def _registry(served: Collection[Kind], on_event: OnEvent) -> kopf.OperatorRegistry:
+def _registry(served: Collection[ObjectKind], on_event: OnEvent) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -69,13 +72,13 @@ def _registry(served: Collection[Kind], on_event: OnEvent) -> kopf.OperatorRegis
     return registry
 
 
-def _register(registry: kopf.OperatorRegistry, kind: Kind, on_event: OnEvent) -> None:
+def _register(registry: kopf.OperatorRegistry, kind: ObjectKind, on_event: OnEvent) -> None:
     @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)
     async def handle(event: kopf.RawEvent, **_: Any) -> None:
         on_event(kind, event["type"], event["object"])  # type: ignore[arg-type]
 
 
-def _settings(served: Collection[Kind]) -> kopf.OperatorSettings:
+def _settings(served: Collection[ObjectKind]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
@@ -117,7 +120,7 @@ class _NoDiffs(kopf.DiffBaseStorage):
 # -- lists of our own ---------------------------------------------------------------------------------------
 
 
-async def served_kinds(api: Api) -> frozenset[Kind]:
+async def served_kinds(api: Api) -> frozenset[ObjectKind]:
     """The watched kinds that the API server knows now. Without KubeRay there are no RayJobs."""
     known = {kind for kind in WATCHED if not kind.group}
     for root in {kind.root for kind in WATCHED if kind.group}:
@@ -132,7 +135,7 @@ async def served_kinds(api: Api) -> frozenset[Kind]:
     return frozenset(known)
 
 
-async def fill(api: Api, cache: Cache, kind: Kind, namespaces: Collection[str]) -> set[Key]:
+async def fill(api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str]) -> set[Key]:
     """Put all objects of a kind into the cache and take out those that are gone.
 
     Returns the resources that it concerns.
@@ -140,7 +143,7 @@ async def fill(api: Api, cache: Cache, kind: Kind, namespaces: Collection[str]) 
     return await _compare(api, cache, kind, namespaces, metadata_only=False)
 
 
-async def sweep(api: Api, cache: Cache, kind: Kind, namespaces: Collection[str]) -> set[Key]:
+async def sweep(api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str]) -> set[Key]:
     """Take out of the cache what is gone: a watch that had to start over does not report deletions.
 
     Returns the resources that it concerns.
@@ -149,7 +152,7 @@ async def sweep(api: Api, cache: Cache, kind: Kind, namespaces: Collection[str])
 
 
 async def _compare(
-    api: Api, cache: Cache, kind: Kind, namespaces: Collection[str], metadata_only: bool
+    api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str], metadata_only: bool
 ) -> set[Key]:
     # Objects that arrive while the lists are read may be missing from them.
     before = list(cache.known(kind))

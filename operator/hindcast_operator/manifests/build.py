@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining, Resource, spec_hash
-from hindcast.api.attempt import Attempt, Input
+from hindcast.api.attempt import Attempt, ResolvedInput
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.effective import effective
 from hindcast_operator.manifests.objects import Manifest, config_map, role, role_binding, service_account
@@ -87,7 +87,9 @@ def _placed(resource: Resource, namespace: str) -> Resource:
     return resource.model_copy(update={"metadata": resource.metadata.model_copy(update=placed)})
 
 
-def _rendered(own: Resource, full: Resource, outputs: Mapping[tuple[str | None, str], Input]) -> Rendered:
+def _rendered(
+    own: Resource, full: Resource, outputs: Mapping[tuple[str | None, str], ResolvedInput]
+) -> Rendered:
     namespace = full.metadata.namespace
     wanted = list(dict.fromkeys(_references(full)))
     inputs = {key: outputs[namespace, key] for key in wanted if (namespace, key) in outputs}
@@ -113,13 +115,13 @@ def _references(resource: Resource) -> Iterator[str]:
             yield f"OfflineRecording/{source.recording_ref.name}"
 
 
-def _output(own: Resource, full: Resource) -> Input:
+def _output(own: Resource, full: Resource) -> ResolvedInput:
     """What the resource provides to others, now or once it has run."""
     status = own.status
     if isinstance(full, OfflineTraining):
         folder = f"{full.spec.checkpoint.path.rstrip('/')}/{full.metadata.name}/r{full.spec.revision}"
         checkpoint = status.checkpoint if status is not None else None
-        return Input(path=folder if checkpoint is None else checkpoint.best or checkpoint.path)
+        return ResolvedInput(path=folder if checkpoint is None else checkpoint.best or checkpoint.path)
     if status is None or status.output is None:
-        return Input(path=full.spec.output.path)
-    return Input.model_validate(status.output.model_dump())
+        return ResolvedInput(path=full.spec.output.path)
+    return ResolvedInput.model_validate(status.output.model_dump())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from hindcast.api import parse_bytes
-from hindcast.api.attempt import Input
+from hindcast.api.attempt import ResolvedInput
 from hindcast.api.input import InputSource
 from hindcast.api.training import OfflineTrainingSpec
 from hindcast_operator.manifests.quantities import MI, as_bytes, round_up
@@ -33,7 +33,7 @@ class DataSize:
     reason: str
 
 
-def data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, Input]) -> DataSize:
+def data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedInput]) -> DataSize:
     """Of a training's recorded sources: one dataset, or, with weights, one window for each source."""
     known = [_known(source, inputs) for source in spec.recorded]
     limit = parse_bytes(spec.pipeline.window_bytes)
@@ -60,7 +60,7 @@ class _SourceSize(NamedTuple):
     timesteps: int | None
 
 
-def _known(source: InputSource, inputs: Mapping[str, Input]) -> _SourceSize | None:
+def _known(source: InputSource, inputs: Mapping[str, ResolvedInput]) -> _SourceSize | None:
     if source.recording_ref is None:
         return None
     found = inputs.get(f"OfflineRecording/{source.recording_ref.name}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hindcast.api import OfflineRecording, OfflineTraining, Resource, parse_bytes
-from hindcast.api.attempt import Input, Pool
+from hindcast.api.attempt import Pool, ResolvedInput
 from hindcast.api.input import Sampler
 from hindcast.api.options import live_algorithms
 from hindcast_operator.manifests.data_size import DataSize, data_size
@@ -52,7 +52,7 @@ class Requirements:
     spill: int = 1 * GI
 
 
-def requirements(resource: Resource, inputs: Mapping[str, Input]) -> tuple[Requirements, ...]:
+def requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
     """Of the head, then of the other pools."""
     found = _recording(resource) if isinstance(resource, OfflineRecording) else _training(resource, inputs)
     return _head(sum(max(need.pods[0], need.max_pods) for need in found)), *found
@@ -96,7 +96,7 @@ def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
     )
 
 
-def _training(resource: OfflineTraining, inputs: Mapping[str, Input]) -> tuple[Requirements, ...]:
+def _training(resource: OfflineTraining, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
     size = data_size(resource.spec, inputs)
     data = _data(resource, size)
     return (*data, _learner(resource, size))

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from hindcast.api import Resource, parse_bytes
-from hindcast.api.attempt import Input, Pool
+from hindcast.api.attempt import Pool, ResolvedInput
 from hindcast.api.cluster import PodResources
 from hindcast_operator.manifests.quantities import GI, MI, as_bytes, round_up
 from hindcast_operator.manifests.requirements import LEAST_OBJECT_STORE, Amount, Requirements, requirements
@@ -96,7 +96,7 @@ class Sizes:
         return {"pools": {pool.pool: pool.to_status() for pool in self.pools}}
 
 
-def sizes(resource: Resource, inputs: Mapping[str, Input]) -> Sizes:
+def sizes(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> Sizes:
     """The pools of an attempt, each number with its reason.
 
     Args:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from hindcast.api import Resource
-from hindcast.api.attempt import WAITED_OUT, Attempt, Input
+from hindcast.api.attempt import WAITED_OUT, Attempt, ResolvedInput
 from hindcast.api.base import FIXED, LOCATION, Extendable, Model, Operational
 from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
@@ -101,7 +101,7 @@ def attempt_of(run: RunStatus, facts: Facts) -> Attempt:
         namespace=facts.namespace,
         uid=facts.uid,
         spec_hash=run.spec_hash,
-        inputs={key: Input.model_validate(run.inputs[key]) for key in input_names(run)},
+        inputs={key: ResolvedInput.model_validate(run.inputs[key]) for key in input_names(run)},
     )
 
 

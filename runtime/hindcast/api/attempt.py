@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from hindcast.api.base import Model, NonNegative, Positive, ShortText, Text
-from hindcast.api.status import CheckpointStatus, OutputStatus, Progress, Timestamp
+from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus, Timestamp
 
 RESOURCE_KEY: Final = "resource.yaml"
 """The resource as the attempt carries it out: platform defaults merged, paths absolute."""
@@ -57,7 +57,7 @@ WAITED_OUT: Final[AttemptReason] = "StorageUnavailable"
 """An attempt that was lost for this reason does not count as a retry."""
 
 
-class Input(Model):
+class ResolvedInput(Model):
     """An input from another resource."""
 
     path: Text
@@ -89,7 +89,7 @@ class Attempt(Model):
     """uid of the resource, which distinguishes it from an earlier one of the same name; empty if only rendered."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
-    inputs: dict[ShortText, Input] = {}
+    inputs: dict[ShortText, ResolvedInput] = {}
     """By `Kind/name` of the resources that this one refers to."""
 
 
@@ -117,7 +117,7 @@ class Report(Model):
     """When there last was progress, by the driver's clock."""
     stage: ShortText | None = None
     """What it is doing: `Starting`, `Training the expert`, `Recording`, `Training`."""
-    progress: Progress | None = None
+    progress: ProgressStatus | None = None
     """Its progress."""
     output: OutputStatus | None = None
     """The dataset of a recording, once it is complete."""

@@ -40,7 +40,7 @@ class Condition(Model):
     """The generation that it describes."""
 
 
-class Progress(Model):
+class ProgressStatus(Model):
     """Progress of the run."""
 
     iteration: NonNegative | None = None
@@ -158,7 +158,7 @@ class Status(Model):
     """The conditions."""
     ray_job: ShortText | None = None
     """Name of the current attempt's RayJob."""
-    progress: Progress | None = None
+    progress: ProgressStatus | None = None
     """Progress of the run."""
     output: OutputStatus | None = None
     """The recorded dataset."""

@@ -15,7 +15,7 @@ from hindcast.builder.batch_io.inputs import ReadInputs, WrittenOutput, has_read
 from hindcast.builder.names import UnknownName
 from hindcast.builder.options import in_python, python_names
 from hindcast.builder.recording import EvaluationRecording
-from hindcast.builder.resources import Plan
+from hindcast.builder.resources import BuildPlan
 from hindcast.builder.saving import CONFIG, OneFolder, config_json, load_policy, part_named, saved_config
 from hindcast.builder.training_recording import TrainingRecording
 from hindcast.errors import DataError, SpecError
@@ -366,7 +366,7 @@ class RunningAlgorithm:
             own.offline_data(output=self._written.path)
         return own.copy(copy_frozen=True)
 
-    def _build(self, plan: Plan) -> None:
+    def _build(self, plan: BuildPlan) -> None:
         self._algorithm = plan.algorithm
         for line in (*self.config.replaced, *self._read.notes):
             self._note(line)
@@ -436,7 +436,7 @@ class RunningAlgorithm:
         _LOG.warning(message)
 
 
-def _trainer_of(plan: Plan, reporter: Reporter) -> Trainer:
+def _trainer_of(plan: BuildPlan, reporter: Reporter) -> Trainer:
     if plan.training is None:
         assert plan.recording is not None
         environment, seed = plan.recording.spec.environment, plan.recording.spec.seed

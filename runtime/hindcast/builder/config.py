@@ -35,7 +35,7 @@ from hindcast.builder.module_spec import spec_as_dict
 from hindcast.builder.names import GONE, UnknownName, check_names, default_of, is_absent, method_of
 from hindcast.builder.options import python_names
 from hindcast.builder.replaced import replaced
-from hindcast.builder.resources import Plan, learns_online, plan_of, recording, training
+from hindcast.builder.resources import BuildPlan, learns_online, plan_of, recording, training
 from hindcast.builder.user_objects import importable, portable, refuse_given
 from hindcast.builder.values import is_filesystem, named_connectors, names_data
 from hindcast.errors import SpecError
@@ -225,7 +225,7 @@ class AlgorithmConfig:
         return trained
 
     @python_names()
-    def plan(self) -> Plan:
+    def plan(self) -> BuildPlan:
         """What `build_algo` builds.
 
         Raises:

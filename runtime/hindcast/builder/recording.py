@@ -17,7 +17,7 @@ from hindcast.evaluate.environment import EnvReport
 from hindcast.formats.dataset_folder.commits import Commit
 from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
-from hindcast.record.pool import Recorded, Runner, ThisProcess, record_in
+from hindcast.record.pool import RecordedRange, Runner, ThisProcess, record_in
 from hindcast.record.recorder import RangeToRecord
 from hindcast.report.events import Reporter
 from hindcast.run.placement import HERE
@@ -104,7 +104,7 @@ class EvaluationRecording(GrowingDataset):
         self, workers: Workers[Runner], policy: Policy, works: list[RangeToRecord], report: EnvReport
     ) -> None:
         """Record what is not committed yet; how the episodes of all ranges went."""
-        recorded: dict[int, Recorded] = {}
+        recorded: dict[int, RecordedRange] = {}
         missing = [work for work in works if work.number not in self._commits_made]
         if missing:
             self._folder.child(MANIFEST).delete()
@@ -122,7 +122,7 @@ class EvaluationRecording(GrowingDataset):
             report.returns.extend(part.returns)
             report.lengths.extend(part.lengths)
 
-    def _read(self, commit: Commit) -> Recorded:
+    def _read(self, commit: Commit) -> RecordedRange:
         """Returns and lengths of a range that was there."""
         task = self._recorded_task
         assert task is not None
@@ -130,4 +130,4 @@ class EvaluationRecording(GrowingDataset):
         blocks = task.target.blocks(task.data, commit.files, [Columns.REWARDS])
         rewards = np.concatenate([block.columns[Columns.REWARDS] for block in blocks])
         returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
-        return Recorded(commit, returns.tolist(), lengths.tolist())
+        return RecordedRange(commit, returns.tolist(), lengths.tolist())

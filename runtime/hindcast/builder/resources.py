@@ -214,7 +214,7 @@ def _need_environment(spec: Fields, needed: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What to build.
 
     Attributes:
@@ -234,7 +234,7 @@ class Plan:
     initial_checkpoint: str | None
 
 
-def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
+def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> BuildPlan:
     """What a config's options build.
 
     Raises:
@@ -248,7 +248,7 @@ def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> Plan:
     trained, width = None, options.get("num_envs_per_env_runner")
     if plays(algorithm) or options.get("input_") or recorded is None:
         trained = _evaluated(training(algorithm, options, name, None), plain(width))
-    return Plan(
+    return BuildPlan(
         training=trained,
         recording=recorded,
         online=online,

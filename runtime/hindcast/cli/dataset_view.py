@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hindcast import formatting
-from hindcast.datasets.inspection.statistics import Distribution
-from hindcast.datasets.inspection.summary import ActionLeaf, ObservationLeaf, Problem, Summary
+from hindcast.datasets.inspection.statistics import ValueDistribution
+from hindcast.datasets.inspection.summary import ActionLeaf, DataProblem, ObservationLeaf, Summary
 from hindcast.datasets.inspection.words import coverage_in_words, facts
 
 BAR_WIDTH = 32
@@ -92,7 +92,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else formatting.significant(value)
 
 
-def _problems(problems: Sequence[Problem]) -> Iterator[RenderableType]:
+def _problems(problems: Sequence[DataProblem]) -> Iterator[RenderableType]:
     """One line each; problems after the tenth of a kind are only counted."""
     seen: Counter[tuple[str, str]] = Counter()
     for problem in problems:
@@ -113,7 +113,7 @@ def _line(severity: str, message: str, kind: str) -> Text:
 # -- histograms, drawn with blocks ------------------------------------------------------------------------
 
 
-def spread_bars(title: str, spread: Distribution) -> Iterator[RenderableType]:
+def spread_bars(title: str, spread: ValueDistribution) -> Iterator[RenderableType]:
     """A distribution's numbers in a line, and its histogram."""
     low, high = formatting.significant(spread.min), formatting.significant(spread.max)
     mean, deviation = formatting.significant(spread.mean), formatting.significant(spread.std)
@@ -144,7 +144,7 @@ def _bin(low: float, high: float) -> str:
     return f"{formatting.significant(low)} to {formatting.significant(high)}"
 
 
-def _merged(spread: Distribution) -> tuple[Sequence[float], Sequence[int]]:
+def _merged(spread: ValueDistribution) -> tuple[Sequence[float], Sequence[int]]:
     """Neighbouring bins together, so that they fit on a screen."""
     step = -(-len(spread.counts) // MAX_ROWS)
     counts = [sum(spread.counts[i : i + step]) for i in range(0, len(spread.counts), step)]

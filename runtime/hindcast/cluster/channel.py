@@ -25,7 +25,7 @@ class Superseded(Exception):
     """The attempt may no longer report: another one has started, or the resource is gone."""
 
 
-class Unreachable(Exception):
+class ReportFailed(Exception):
     """The API server did not take the report; the next one may get through."""
 
 
@@ -98,11 +98,11 @@ class ConfigMapChannel:
         except ApiException as error:
             status, text = error.status, b""
         except (HTTPError, OSError) as error:
-            raise Unreachable(f"{type(error).__name__}: {error}") from error
+            raise ReportFailed(f"{type(error).__name__}: {error}") from error
         if status in _GONE:
             raise Superseded(f"the API server answered {status} to the report")
         if status != 200:
-            raise Unreachable(f"the API server answered {status} to the report")
+            raise ReportFailed(f"the API server answered {status} to the report")
         answer: dict[str, Any] = json.loads(text)
         return answer
 

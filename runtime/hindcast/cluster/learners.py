@@ -103,7 +103,7 @@ def _in_a_group(work: Assignment) -> Outcome | UserError:
     """
     spec = work.resource.spec.learners
     options = work.pools.options("learner", _cpus(spec), spec.gpus)
-    actor = ray.remote(Learner).options(**options)
+    actor = ray.remote(LearnerProcess).options(**options)
     learners = [actor.remote() for _ in range(spec.replicas)]
     meeting = learners[0].open_meeting.remote(spec.replicas) if spec.replicas > 1 else None
     given = ray.put(work)
@@ -134,7 +134,7 @@ def _first_end(runs: Sequence[Any]) -> Outcome | UserError:
     raise missed
 
 
-class Learner:
+class LearnerProcess:
     """A learner of a group, in its own process."""
 
     def __init__(self) -> None:

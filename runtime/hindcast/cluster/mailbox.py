@@ -38,7 +38,7 @@ class Mail:
     pulses: int = 0
 
 
-class _Box:
+class _MailboxActor:
     """The actor."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Mailbox:
     @classmethod
     def open(cls, options: dict[str, Any]) -> Mailbox:
         """Start the actor with these options of Ray's; it ends with the driver."""
-        return cls(ray.remote(_Box).options(**options).remote())
+        return cls(ray.remote(_MailboxActor).options(**options).remote())
 
     @contextmanager
     def reporter(self) -> Iterator[Reporter]:

@@ -24,9 +24,9 @@ from hindcast.api.attempt import (
     AttemptOutcome,
     Report,
 )
-from hindcast.api.status import CheckpointStatus, OutputStatus, Progress
-from hindcast.cluster.channel import Channel, Superseded, Unreachable
-from hindcast.report.events import Progress as RunProgress
+from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
+from hindcast.cluster.channel import Channel, ReportFailed, Superseded
+from hindcast.report.events import Progress
 from hindcast.run.progress import Pace, amount
 
 FIRST_HEARING_S: Final = 30.0
@@ -76,7 +76,7 @@ class Reporting:
         self._failures = 0
         self._not_before = -math.inf
 
-    def progress(self, progress: RunProgress) -> None:
+    def progress(self, progress: Progress) -> None:
         with self._lock:
             if self._said.get("stage") != progress.stage:
                 self._pace = Pace()
@@ -122,7 +122,7 @@ class Reporting:
             intent = self._channel.send(report)
         except Superseded:
             self._refused()
-        except Unreachable:
+        except ReportFailed:
             self._failed()
         except Exception:  # a defect here must not end the beats
             traceback.print_exc()
@@ -165,7 +165,7 @@ class Reporting:
             self._not_before = self._clock() + random.uniform(0.5, 1.0) * longest
 
 
-def progress_status(progress: RunProgress, seconds_left: float | None, at: str) -> Progress:
+def progress_status(progress: Progress, seconds_left: float | None, at: str) -> ProgressStatus:
     """Progress as the resource's status has it."""
     counts = {name: int(progress.metrics[name]) for name in _COUNTS if name in progress.metrics}
     unit = progress.unit.removesuffix("s")
@@ -175,7 +175,7 @@ def progress_status(progress: RunProgress, seconds_left: float | None, at: str) 
         counts[unit] = int(progress.done)
     share = 100 * progress.done / progress.total if progress.total else None
     score = progress.metrics.get("return")
-    return Progress(
+    return ProgressStatus(
         **counts,
         percentage=None if share is None else round(min(max(share, 0.0), 100.0), 2),
         eta_seconds=None if seconds_left is None else int(seconds_left),
@@ -191,7 +191,7 @@ def progress_status(progress: RunProgress, seconds_left: float | None, at: str) 
     )
 
 
-def _summary(progress: RunProgress) -> str:
+def _summary(progress: Progress) -> str:
     """`120/500 episodes`; the iteration where only a return ends the stage."""
     iteration = progress.metrics.get("iteration")
     return amount(progress) or (f"iteration {iteration:.0f}" if iteration is not None else "")

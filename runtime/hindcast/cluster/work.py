@@ -22,7 +22,7 @@ from hindcast.run.inputs import Input, sources_of
 from hindcast.storage.location import resolve
 
 
-class Given:
+class ResolvedReferences:
     """References that the operator has resolved."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -48,7 +48,7 @@ def carry_out(
         How it ended. An error comes back classified: here its traceback is known.
     """
     try:
-        references = Given(pools.attempt)
+        references = ResolvedReferences(pools.attempt)
         inputs: Sequence[Input] = check_early(resource, references)
         if isinstance(resource, OfflineRecording):
             return _record(resource, references, mailbox, pools)
@@ -65,7 +65,9 @@ def carry_out(
         return classify(error)
 
 
-def _record(resource: OfflineRecording, references: Given, mailbox: Mailbox, pools: Pools) -> Finished:
+def _record(
+    resource: OfflineRecording, references: ResolvedReferences, mailbox: Mailbox, pools: Pools
+) -> Finished:
     observed = replace(pools, on_episode=mailbox.pulse())
     with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
         outcome = carry_out_recording(resource, references, reporter, interruption, observed)

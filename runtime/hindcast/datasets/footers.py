@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from hindcast.errors import DataError, UserError
-from hindcast.formats.entries import FileEntry, RowGroup, Run, Stored
+from hindcast.formats.entries import EpisodePart, FileEntry, RowGroup, Stored
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT, LAYOUTS, layout_of_schema
 from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
@@ -43,7 +43,7 @@ class Indexed(NamedTuple):
     entry: FileEntry
     spec: DataSpec
     layout: str = DEFAULT
-    runs: tuple[Run, ...] = ()
+    runs: tuple[EpisodePart, ...] = ()
     unfinished: str = ""
     is_listed: bool = False
 
@@ -119,7 +119,7 @@ class _Cached(Stored):
     layout: str
     spec: dict[str, Any]
     entry: FileEntry
-    runs: tuple[Run, ...]
+    runs: tuple[EpisodePart, ...]
 
 
 class _Document(Stored):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hindcast.datasets.content import contents_of, find_repeats
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed
-from hindcast.formats.entries import Run
+from hindcast.formats.entries import EpisodePart
 from hindcast.formats.spec import DataSpec
 
 StoredRow = tuple[int, int, int]  # file, row group, stored row
@@ -29,7 +29,7 @@ class Stitched(NamedTuple):
 def stitch(files: Sequence[Indexed]) -> list[Indexed]:
     """The files, with runs marked that continue the one before, across row groups and files."""
     continued: set[StoredRow] = set()
-    before: tuple[Run, int] | None = None
+    before: tuple[EpisodePart, int] | None = None
     for number, file in enumerate(files):
         runs = iter(file.runs)
         for i, group in enumerate(file.entry.row_groups if file.runs else ()):
@@ -92,7 +92,7 @@ def _marked(files: Sequence[Indexed], stored: set[StoredRow], field: str) -> lis
     return marked
 
 
-def _follows(run: Run, before: Run, steps: int) -> bool:
+def _follows(run: EpisodePart, before: EpisodePart, steps: int) -> bool:
     if run.eps_id != before.eps_id or before.ended:
         return False
     return run.t_started == before.t_started + steps

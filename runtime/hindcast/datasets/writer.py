@@ -8,7 +8,7 @@ import numpy as np
 
 from hindcast.episodes.block import I64, Block
 from hindcast.errors import SpecError
-from hindcast.formats.data_file import DataFile, Group
+from hindcast.formats.data_file import DataFile, EncodedEpisodes
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.layouts import DEFAULT, encoder_of
 from hindcast.formats.spec import DataSpec
@@ -65,7 +65,7 @@ class BlockWriter:
         if self._compression not in self._encoder.compressions:
             allowed = ", ".join(self._encoder.compressions)
             raise SpecError(f"compression is {compression!r}: allowed are {allowed} in the layout {layout}")
-        self._pending: list[Group] = []
+        self._pending: list[EncodedEpisodes] = []
         self._file: DataFile | None = None
         self._entries: list[FileEntry] = []
 
@@ -137,7 +137,7 @@ class BlockWriter:
         waiting = sum(int(group.nbytes.sum()) for group in self._pending)
         if not self._pending or (not everything and waiting < self._group_bytes):
             return
-        rest = Group.concat(self._pending)
+        rest = EncodedEpisodes.concat(self._pending)
         while len(rest.length):
             count = self._episodes_of_group(rest)
             is_last = count == len(rest.length)
@@ -147,7 +147,7 @@ class BlockWriter:
             rest = rest.slice(count, len(rest.length))
         self._pending = [rest] if len(rest.length) else []
 
-    def _episodes_of_group(self, waiting: Group) -> int:
+    def _episodes_of_group(self, waiting: EncodedEpisodes) -> int:
         """How many of the waiting episodes the next row group takes."""
         room = self._max_bytes - self._encoder.overhead(waiting.table.schema, groups=1)
         count = _fitting(waiting.nbytes, min(self._group_bytes, max(1, room)))
@@ -158,7 +158,7 @@ class BlockWriter:
             room = self._max_rows
         return min(count, _fitting(waiting.rows, room))
 
-    def _write_group(self, group: Group, continued: bool) -> None:
+    def _write_group(self, group: EncodedEpisodes, continued: bool) -> None:
         if self._file is not None and not continued and self._is_full(group):
             self._finish_file()
         if self._file is None:
@@ -166,7 +166,7 @@ class BlockWriter:
             self._file = self._encoder.open(self._folder.child(name), group.table.schema, self._compression)
         self._file.write(group, continued)
 
-    def _is_full(self, coming: Group) -> bool:
+    def _is_full(self, coming: EncodedEpisodes) -> bool:
         assert self._file is not None
         if self._max_rows is not None and self._file.rows + coming.rows[0] > self._max_rows:
             return True

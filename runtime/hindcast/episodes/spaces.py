@@ -33,7 +33,7 @@ Json = dict[str, Any]
 State = dict[str, Any]
 
 
-class Kind(ABC):
+class SpaceKind(ABC):
     """A kind of space, and its fields in both forms.
 
     Attributes:
@@ -164,7 +164,7 @@ def num_values(space: spaces.Discrete | spaces.MultiDiscrete) -> Any:
     return space.n if isinstance(space, spaces.Discrete) else space.nvec
 
 
-class _Box(Kind):
+class _Box(SpaceKind):
     space = spaces.Box
     state_name = "box"
 
@@ -193,7 +193,7 @@ class _Box(Kind):
         return spaces.Box(low, high, shape=shape, dtype=dtype.type)
 
 
-class _Discrete(Kind):
+class _Discrete(SpaceKind):
     space = spaces.Discrete
     state_name = "discrete"
 
@@ -211,7 +211,7 @@ class _Discrete(Kind):
         return spaces.Discrete(fields["n"], start=start, dtype=dtype.type)
 
 
-class _MultiDiscrete(Kind):
+class _MultiDiscrete(SpaceKind):
     space = spaces.MultiDiscrete
     state_name = "multi-discrete"
 
@@ -229,7 +229,7 @@ class _MultiDiscrete(Kind):
         return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
 
 
-class _MultiBinary(Kind):
+class _MultiBinary(SpaceKind):
     space = spaces.MultiBinary
     state_name = "multi-binary"
 
@@ -244,7 +244,7 @@ class _MultiBinary(Kind):
         return spaces.MultiBinary(fields["n"])
 
 
-class _Text(Kind):
+class _Text(SpaceKind):
     space = spaces.Text
     state_name = "text"
 
@@ -266,7 +266,7 @@ class _Text(Kind):
         return spaces.Text(**limits, charset=charset if isinstance(charset, str) else frozenset(charset))
 
 
-class _Composite(Kind):
+class _Composite(SpaceKind):
     """Spaces with parts, which are under `spaces`: in a list, or by key."""
 
     def to_json(self, space: Any) -> Json:

@@ -15,7 +15,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.evaluate.estimators import F64, Values
 from hindcast.evaluate.fitting import FitOptions, fit
 from hindcast.evaluate.recorded import over_steps, steps_of
-from hindcast.evaluate.target import Batch, Target
+from hindcast.evaluate.target import Batch, TargetPolicy
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.networks import Critics, at_next
@@ -56,7 +56,7 @@ class FittedQ:
 
     def __init__(
         self,
-        target: Target,
+        target: TargetPolicy,
         window: WindowData,
         episodes: Tensor,
         options: Fit,
@@ -129,7 +129,7 @@ class CrossFitted(NamedTuple):
 
 
 def cross_fitted(
-    target: Target, window: WindowData, options: Fit, seed: int, check: Callable[[int], None]
+    target: TargetPolicy, window: WindowData, options: Fit, seed: int, check: Callable[[int], None]
 ) -> CrossFitted:
     """Two models, each fitted to half of the episodes and used on the others (Kallus, Uehara 2020, arXiv 1908.08526).
 

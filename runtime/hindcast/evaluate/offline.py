@@ -32,7 +32,7 @@ from hindcast.evaluate.estimators import (
 from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
 from hindcast.evaluate.intervals import Interval, jackknife, percentiles, resamples, student
 from hindcast.evaluate.recorded import over_steps, window_of
-from hindcast.evaluate.target import Batch, Target, same
+from hindcast.evaluate.target import Batch, TargetPolicy, same
 from hindcast.evaluate.verdict import Verdict, by_resamples, by_spread, nothing
 from hindcast.learn.algorithm import Critic
 from hindcast.learn.batches import actions_of
@@ -59,7 +59,7 @@ _SAMPLES: Final = 8
 
 
 @dataclass(frozen=True)
-class Options:
+class OfflineOptions:
     """How a policy is judged.
 
     Attributes:
@@ -154,7 +154,7 @@ def evaluate_offline(
     policy: Policy,
     dataset: Dataset,
     name: str,
-    options: Options | None = None,
+    options: OfflineOptions | None = None,
     check: Check = lambda *_: None,
 ) -> OfflineReport:
     """Judge a policy by episodes that another one played.
@@ -185,12 +185,14 @@ class Judge:
         DataError: as of `evaluate_offline`.
     """
 
-    def __init__(self, policy: Policy, dataset: Dataset, name: str, options: Options | None = None) -> None:
+    def __init__(
+        self, policy: Policy, dataset: Dataset, name: str, options: OfflineOptions | None = None
+    ) -> None:
         if dataset.num_episodes < 2:
             raise DataError(
                 f"{name} holds one episode: estimates need at least two, and hundreds to be meaningful."
             )
-        self._options = options or Options()
+        self._options = options or OfflineOptions()
         self._window = window_of(dataset, policy, self._options.gamma, name)
         self._behaved: tuple[Tensor, Calibration | None] | None = None
 
@@ -204,7 +206,7 @@ class Judge:
             check: see `Check`.
             critic: of the algorithm that trains it, on the CPU, for signals.
         """
-        target = Target(policy, self._options.explore)
+        target = TargetPolicy(policy, self._options.explore)
         has_ratios = not why_no_ratios(target, self._options, Columns.ACTION_LOGP in self._window.columns)
         if has_ratios and self._behaved is None:
             self._behaved = self._behaviour(policy, check)
@@ -223,7 +225,7 @@ class Judge:
         return over_steps(window, clone.logp), clone.calibration
 
 
-def why_no_ratios(target: Target, options: Options, recorded: bool) -> str:
+def why_no_ratios(target: TargetPolicy, options: OfflineOptions, recorded: bool) -> str:
     """Why no data could give ratios of the policy's probabilities to the behaviour's; empty where they can.
 
     Args:
@@ -240,7 +242,7 @@ def why_no_ratios(target: Target, options: Options, recorded: bool) -> str:
     return ""
 
 
-def _hint(target: Target) -> str:
+def _hint(target: TargetPolicy) -> str:
     samples = target.module.action_head.stochastic and not target.explore
     return "; evaluate it with sampled actions (explore)" if samples else ""
 
@@ -250,10 +252,10 @@ class _Case:
 
     def __init__(
         self,
-        target: Target,
+        target: TargetPolicy,
         window: WindowData,
         behaved: tuple[Tensor, Calibration | None] | None,
-        options: Options,
+        options: OfflineOptions,
         check: Check,
         *,
         critic: Critic | None,

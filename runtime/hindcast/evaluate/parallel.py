@@ -16,7 +16,7 @@ Played = EnvReport | UserError
 """A share of an evaluation, or the user's mistake in it."""
 
 
-class Playing(NamedTuple):
+class RunningEvaluation(NamedTuple):
     """An evaluation under way: of which weights, with which seed, and its shares."""
 
     files: dict[str, bytes]
@@ -39,11 +39,11 @@ class EvaluationWorkers:
         self._evaluator = evaluator
         self._workers = workers
 
-    def submit(self, policy: Policy, seed: int) -> Playing:
+    def submit(self, policy: Policy, seed: int) -> RunningEvaluation:
         """Begin an evaluation of the policy as it is now; collect it with `gather`."""
         return self._begin(self._workers.shared(policy.to_files()), seed)
 
-    def gather(self, playing: Playing, timeout: float | None = None) -> EnvReport:
+    def gather(self, playing: RunningEvaluation, timeout: float | None = None) -> EnvReport:
         """The report of an evaluation, its episodes in order of their index.
 
         Of an open-ended evaluation the parts that have not begun are dropped, all but the first. A worker that
@@ -71,9 +71,11 @@ class EvaluationWorkers:
         """Stop the processes, evaluating or not."""
         self._workers.close()
 
-    def _begin(self, files: dict[str, bytes], seed: int) -> Playing:
+    def _begin(self, files: dict[str, bytes], seed: int) -> RunningEvaluation:
         shares = self._evaluator.shares(self._workers.count)
-        return Playing(files, seed, [self._workers.submit(_play, files, seed, share) for share in shares])
+        return RunningEvaluation(
+            files, seed, [self._workers.submit(_play, files, seed, share) for share in shares]
+        )
 
 
 def _joined(parts: list[Future[Played]], timeout: float | None, open_ended: bool) -> EnvReport:

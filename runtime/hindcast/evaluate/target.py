@@ -22,7 +22,7 @@ from hindcast.pipeline.window import WindowData
 Batch = Mapping[str, Tensor]
 
 
-class Target:
+class TargetPolicy:
     """A policy as it acts.
 
     Args:

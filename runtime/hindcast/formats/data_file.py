@@ -15,7 +15,7 @@ from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.location import Location
 
 
-class Group(NamedTuple):
+class EncodedEpisodes(NamedTuple):
     """Encoded episodes: their rows, and for each its steps, how many rows it has, and how many bytes."""
 
     table: pa.Table
@@ -24,15 +24,15 @@ class Group(NamedTuple):
     nbytes: I64
 
     @classmethod
-    def concat(cls, groups: Sequence[Group]) -> Group:
+    def concat(cls, groups: Sequence[EncodedEpisodes]) -> EncodedEpisodes:
         tables, *arrays = zip(*groups, strict=True)
         return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in arrays))
 
-    def slice(self, start: int, stop: int) -> Group:
+    def slice(self, start: int, stop: int) -> EncodedEpisodes:
         """Some of the episodes."""
         first, count = int(self.rows[:start].sum()), int(self.rows[start:stop].sum())
         arrays = (array[start:stop] for array in (self.length, self.rows, self.nbytes))
-        return Group(self.table.slice(first, count), *arrays)
+        return EncodedEpisodes(self.table.slice(first, count), *arrays)
 
 
 class DataFile(ABC):
@@ -61,7 +61,7 @@ class DataFile(ABC):
     def takes(self, schema: pa.Schema) -> bool:
         """Whether rows of this schema can follow."""
 
-    def write(self, group: Group, continued: bool) -> None:
+    def write(self, group: EncodedEpisodes, continued: bool) -> None:
         """Add a row group; `continued` says that its first row continues the episode before.
 
         Raises:
@@ -93,5 +93,5 @@ class DataFile(ABC):
         self._file.abort()
 
     @abstractmethod
-    def _put(self, group: Group) -> None:
+    def _put(self, group: EncodedEpisodes) -> None:
         """Write the rows of a group."""

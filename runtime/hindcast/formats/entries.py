@@ -39,7 +39,7 @@ class RowGroup(Stored):
     dropped: tuple[int, ...] = ()
 
 
-class Run(Stored):
+class EpisodePart(Stored):
     """A stored episode, or a part of one, in a file that Hindcast did not write.
 
     Attributes:

@@ -64,7 +64,7 @@ class Piece(NamedTuple):
     stretch: Any = None
 
 
-class Group(NamedTuple):
+class FileGroup(NamedTuple):
     """Files that are read together, as one location.
 
     Attributes:
@@ -112,7 +112,7 @@ class Format(ABC):
             DataError: damage, or a cell that cannot be read, with file and row.
         """
 
-    def groups(self, entries: Sequence[Entry]) -> list[Group]:  # noqa: ARG002
+    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:  # noqa: ARG002
         """The files of a recursive listing that are read together; none where files are read one by one.
 
         Raises:

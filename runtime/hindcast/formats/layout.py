@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from hindcast.episodes.batched import text_as_objects
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
-from hindcast.formats.data_file import DataFile, Group
-from hindcast.formats.entries import Run
+from hindcast.formats.data_file import DataFile, EncodedEpisodes
+from hindcast.formats.entries import EpisodePart
 from hindcast.formats.parquet.opening import damaged
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
@@ -97,10 +97,10 @@ class Contents(NamedTuple):
     spec: DataSpec
     lengths: list[I64]
     continued: list[Bool]
-    runs: tuple[Run, ...] = ()
+    runs: tuple[EpisodePart, ...] = ()
 
 
-class Encoder(Protocol):
+class RowEncoder(Protocol):
     """Makes rows of blocks that fit one spec, and the files that they go into.
 
     Attributes:
@@ -119,7 +119,7 @@ class Encoder(Protocol):
         """
         ...
 
-    def encode(self, block: Block) -> Group:
+    def encode(self, block: Block) -> EncodedEpisodes:
         """A piece's episodes as rows.
 
         Raises:

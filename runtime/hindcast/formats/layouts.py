@@ -10,7 +10,7 @@ import pyarrow as pa
 from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ARROW_EPISODES, ArrowEncoder, ArrowEpisodes
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT, ColumnsEncoder
-from hindcast.formats.layout import Encoder, Layout
+from hindcast.formats.layout import Layout, RowEncoder
 from hindcast.formats.messagepack.layout import (
     MESSAGEPACK_EPISODES,
     MessagePackEncoder,
@@ -30,7 +30,7 @@ LAYOUTS: Final[dict[str, Layout]] = {
 """Those that are opened directly."""
 EXPORTED_LAYOUTS: Final = (COLUMNS_LAYOUT, JSON_LAYOUT, CSV_LAYOUT, SAMPLE_BATCH_LAYOUT)
 """Those written for other tools; for training they are prepared, like other tables."""
-_ENCODERS: Final[dict[str, Callable[[DataSpec], Encoder]]] = {
+_ENCODERS: Final[dict[str, Callable[[DataSpec], RowEncoder]]] = {
     ARROW_EPISODES: ArrowEncoder,
     MESSAGEPACK_EPISODES: MessagePackEncoder,
     COLUMNS_LAYOUT: ColumnsEncoder,
@@ -50,7 +50,7 @@ WRITTEN_FORMATS: Final = {
 DEFAULT: Final = ARROW_EPISODES
 
 
-def encoder_of(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> Encoder:
+def encoder_of(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> RowEncoder:
     """What writes data of a spec in a layout.
 
     Args:

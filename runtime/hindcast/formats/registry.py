@@ -11,7 +11,7 @@ from hindcast.formats.media.files import Binary, Images, Text
 from hindcast.formats.media.ray_data import RayData
 from hindcast.formats.media.tfrecord import TFRecord
 from hindcast.formats.minari.format import Minari
-from hindcast.formats.sample_batch.format import SampleBatch
+from hindcast.formats.sample_batch.format import SampleBatchFormat
 from hindcast.formats.tables.csv_table import Csv
 from hindcast.formats.tables.json_table import Json
 from hindcast.formats.tables.parquet import Parquet
@@ -21,7 +21,7 @@ _ALL: Final[tuple[Format, ...]] = (
     Minari(),
     D4RL(),
     Parquet(),
-    SampleBatch(),
+    SampleBatchFormat(),
     Json(),
     Csv(),
     TFRecord(),

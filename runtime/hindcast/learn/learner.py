@@ -21,7 +21,7 @@ from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.metrics import TOTAL_LOSS, MetricSums
 from hindcast.learn.optimisers import Optimiser, backward, refuse_overlap
 from hindcast.learn.target_networks import is_frozen
-from hindcast.learn.watch import Watch
+from hindcast.learn.watch import GradientWatch
 from hindcast.memory import keep_freed_memory
 from hindcast.pipeline.rng import seed_of
 from hindcast.pipeline.window import below
@@ -83,7 +83,7 @@ class Learner:
         self._name = f"algorithm {type(algorithm).__name__}"
         with calling(self._name, algorithm.optimisers):
             self._optimisers = _optimisers(algorithm, self.nets)
-        self._watch = Watch(algorithm, self.nets, self._optimisers)
+        self._watch = GradientWatch(algorithm, self.nets, self._optimisers)
         self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
         self._seen_disjoint: set[tuple[str, ...]] = set()
         self._metrics = self._new_sums()

@@ -1,4 +1,4 @@
-"""`Watch`: mistakes in a user's algorithm that no single update shows; costs only the first updates."""
+"""`GradientWatch`: mistakes in a user's algorithm that no single update shows; costs only the first updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Pair = tuple[str, str]
 """An optimiser and a network that it trains, by their names."""
 
 
-class Watch:
+class GradientWatch:
     """Collects in the first updates what `refuse` reports later.
 
     Args:

@@ -44,7 +44,7 @@ _SPACES: Final = ("input_observation_space", "input_action_space")
 
 
 @dataclass(frozen=True)
-class Given:
+class ConnectorContext:
     """What connectors are given of a training.
 
     Attributes:
@@ -61,7 +61,7 @@ class Given:
 
 
 def make_connectors(
-    named: Iterable[Named], ready: Sequence[Any] = (), given: Given | None = None
+    named: Iterable[Named], ready: Sequence[Any] = (), given: ConnectorContext | None = None
 ) -> list[BlockConnector | BatchConnector]:
     """The connectors of a resource, in order.
 
@@ -73,7 +73,7 @@ def make_connectors(
         SpecError: an unknown name, or an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
-    given = given or Given()
+    given = given or ConnectorContext()
     pieces = [piece for each in named for piece in _pieces(_make(each, given), each.name)]
     pieces += [piece for each in ready for piece in _pieces(each, type(each).__name__)]
     connectors: list[BlockConnector | BatchConnector] = []
@@ -92,7 +92,7 @@ def learner_pipeline(
         SpecError: a name that is none, or what has no place in such a pipeline.
         UserCodeError: importing or constructing one raised.
     """
-    given = Given(observation_space, action_space)
+    given = ConnectorContext(observation_space, action_space)
     pieces = [piece for each in named for piece in _flat(_make(each, given))]
     for piece in pieces:
         if not is_episode_connector(piece):
@@ -116,7 +116,7 @@ def is_episode_connector(candidate: Any) -> bool:
     return isinstance(candidate, ConnectorV2) or "episodes" in _parameters(candidate)
 
 
-def _over_episodes(pieces: list[Any], given: Given) -> EpisodeConnector:
+def _over_episodes(pieces: list[Any], given: ConnectorContext) -> EpisodeConnector:
     spaces = (given.observation_space, given.action_space)
     LearnerConnectorPipeline(*spaces, connectors=pieces)  # gives each the spaces of the one before it
     module = None if given.module is None else frozen_copy(given.module)
@@ -164,7 +164,7 @@ def _refuse(name: str) -> list[Any]:
     )
 
 
-def _make(named: Named, given: Given) -> Any:
+def _make(named: Named, given: ConnectorContext) -> Any:
     factory = _factory(named.name)
     if _is_connector(factory):  # an object, given in Python
         return copy.deepcopy(factory)
@@ -174,7 +174,7 @@ def _make(named: Named, given: Given) -> Any:
         return _called(factory, named.kwargs, given)
 
 
-def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: Given) -> Any:
+def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: ConnectorContext) -> Any:
     """A class, with the spaces where it takes them by RLlib's names; or a function of the two spaces."""
     spaces = (given.observation_space, given.action_space)
     taken = _parameters(factory)

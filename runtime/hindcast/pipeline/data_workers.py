@@ -129,7 +129,7 @@ class DataWorkers:
             "max_concurrency": _AT_A_TIME,
             **self.remote_args,
         }
-        actor = ray.remote(Reader).options(num_cpus=self.num_cpus, num_gpus=self.num_gpus, **options)
+        actor = ray.remote(BlockReader).options(num_cpus=self.num_cpus, num_gpus=self.num_gpus, **options)
         return _Worker(actor.remote())
 
     def _has_room(self, under_way: deque[tuple[Any, int]], following: UnitInEpoch) -> bool:
@@ -219,7 +219,7 @@ class _Worker:
         ray.kill(self._actor)
 
 
-class Reader:
+class BlockReader:
     """What a data worker does."""
 
     def __init__(self) -> None:

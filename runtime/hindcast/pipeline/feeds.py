@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hindcast.errors import DataError, UserCodeError
 from hindcast.pipeline.filler import Filler
-from hindcast.pipeline.loader import Loaded, Loader
+from hindcast.pipeline.loader import LoadedWindow, Loader
 from hindcast.pipeline.order import Window
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.targets import Held, Targets
@@ -113,8 +113,8 @@ class WindowFeed(Feed, ABC):
         self._order = loader.order
         self._targets = targets
         self._cursor = 0
-        self._current: Loaded | None = None
-        self._complete: Loaded | None = None
+        self._current: LoadedWindow | None = None
+        self._complete: LoadedWindow | None = None
         self._held: Held | None = None
         self._waited = 0.0
 
@@ -183,10 +183,10 @@ class WindowFeed(Feed, ABC):
         self._current = self._complete = None
 
     @abstractmethod
-    def _load(self, window: Window) -> Loaded:
+    def _load(self, window: Window) -> LoadedWindow:
         """The data of a window; no other is in use."""
 
-    def _window_at(self, cursor: int) -> Loaded:
+    def _window_at(self, cursor: int) -> LoadedWindow:
         current = self._current
         if current is None or not current.window.first_cursor <= cursor < current.window.end_cursor:
             current = self._current = self._complete = None
@@ -195,7 +195,7 @@ class WindowFeed(Feed, ABC):
             self._waited += time.perf_counter() - started
         return current if self._targets is None else self._with_targets(current, self._targets)
 
-    def _with_targets(self, current: Loaded, targets: Targets) -> Loaded:
+    def _with_targets(self, current: LoadedWindow, targets: Targets) -> LoadedWindow:
         now, held, first = targets.updates(), self._held, current.window.first_cursor
         is_due = held is not None and targets.every is not None and now - held.updates >= targets.every
         if held is None or held.first_cursor != first or is_due:
@@ -219,7 +219,7 @@ class StreamingFeed(WindowFeed):
     _filler: Filler | None = None
     _expected: Window | None = None
 
-    def _load(self, window: Window) -> Loaded:
+    def _load(self, window: Window) -> LoadedWindow:
         if self._filler is None or window != self._expected:
             self._stop()
             self._filler = Filler(lambda: self._loader.windows(window))
@@ -243,16 +243,20 @@ class ResidentFeed(WindowFeed):
     _data: WindowData | None = None
     _sections: list[WindowSection]
 
-    def _load(self, window: Window) -> Loaded:
+    def _load(self, window: Window) -> LoadedWindow:
         if self._data is None:
             self._data = self._loader.everything(window.epoch)
             self._sections = consecutive_sections([unit.lengths for unit in self._loader.dataset.units])
         order = self._loader.permutation(window)
         if self._targets is not None:
-            return Loaded(window, self._data.copy_of([self._sections[unit] for unit in window.units]), order)
+            return LoadedWindow(
+                window, self._data.copy_of([self._sections[unit] for unit in window.units]), order
+            )
         ends = np.cumsum(self._order.items)
         rows = np.concatenate([np.arange(ends[u] - self._order.items[u], ends[u]) for u in window.units])
-        return Loaded(window, self._data, torch.from_numpy(rows).to(order.device).index_select(0, order))
+        return LoadedWindow(
+            window, self._data, torch.from_numpy(rows).to(order.device).index_select(0, order)
+        )
 
     def close(self) -> None:
         super().close()

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator
 
-from hindcast.pipeline.loader import Loaded
+from hindcast.pipeline.loader import LoadedWindow
 
 
 class Filler:
@@ -16,16 +16,16 @@ class Filler:
         windows: makes the generator of windows; it is used, and closed, in the thread.
     """
 
-    def __init__(self, windows: Callable[[], Generator[Loaded, None, None]]) -> None:
+    def __init__(self, windows: Callable[[], Generator[LoadedWindow, None, None]]) -> None:
         self._windows = windows
         self._wanted = threading.Semaphore(1)
-        self._ready: queue.SimpleQueue[Loaded | BaseException] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[LoadedWindow | BaseException] = queue.SimpleQueue()
         self._stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._fill, name="hindcast-window-filler", daemon=True)
         self._thread.start()
 
-    def take(self) -> Loaded:
+    def take(self) -> LoadedWindow:
         """Wait for the next window; the one taken before must not be in use any more.
 
         Raises:

@@ -22,7 +22,7 @@ I64 = NDArray[np.int64]
 Stream = Callable[[Iterable[UnitInEpoch]], Iterator[Block]]
 
 
-class Loaded(NamedTuple):
+class LoadedWindow(NamedTuple):
     """A window that is ready.
 
     Attributes:
@@ -52,14 +52,14 @@ class Loader:
         self.recipe = recipe
         self._stream = stream
 
-    def windows(self, first: Window) -> Generator[Loaded, None, None]:
+    def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:
         """All windows from `first` on, without end, each read when it is asked for."""
         blocks = self._stream(self._work_from(first))
         window = first
         try:
             while True:
                 data = self._build([self.dataset.units[unit] for unit in window.units], blocks, pinned=True)
-                yield Loaded(window, data, self.permutation(window))
+                yield LoadedWindow(window, data, self.permutation(window))
                 del data
                 window = self.order.following(window)
         finally:

@@ -22,7 +22,7 @@ from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.batch_prelearner import calls_rows
-from hindcast.pipeline.connecting import Given, make_connectors
+from hindcast.pipeline.connecting import ConnectorContext, make_connectors
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
 from hindcast.pipeline.contracts import check_again, check_batch
 from hindcast.pipeline.executors import Executor, Local
@@ -156,7 +156,7 @@ class OfflineData(Feed):
         spaces = (observation_space, action_space)
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
-        given = Given(*spaces, module, next_obs=Columns.NEXT_OBS in needs.columns)
+        given = ConnectorContext(*spaces, module, next_obs=Columns.NEXT_OBS in needs.columns)
         called_before = calls_rows(prelearner_class(pipeline))  # which runs them
         steps = make_connectors(() if called_before else pipeline.connectors, connectors, given)
         self.batch_size = batch_size

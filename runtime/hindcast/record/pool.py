@@ -23,7 +23,7 @@ from hindcast.formats.dataset_folder.commits import COMMITS, Commit
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
-from hindcast.record.random_policy import RandomPolicy
+from hindcast.record.random_policy import RandomActor
 from hindcast.record.recorder import OnEpisode, RangeToRecord, Recorder, Task
 from hindcast.record.runner import Actor, Episode
 from hindcast.storage.location import Location
@@ -45,7 +45,7 @@ PolicyGiven = str | Mapping[str, bytes] | Actor
 """A policy by its path (or `RANDOM`), by its files, or itself."""
 
 
-class Recorded(NamedTuple):
+class RecordedRange(NamedTuple):
     """A range that was made.
 
     Attributes:
@@ -61,7 +61,7 @@ class Recorded(NamedTuple):
 
 def load_actor(
     policy: str, environment: EnvironmentSpec, own_class: str | None = None
-) -> Policy | RandomPolicy:
+) -> Policy | RandomActor:
     """The policy at a path, or, for `RANDOM`, one that draws from the environment's action space.
 
     Args:
@@ -71,7 +71,7 @@ def load_actor(
         return Policy.load(policy, allow_classes=[own_class] if own_class else ())
     made = make_environment(environment)
     made.close()
-    return RandomPolicy(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), environment))
+    return RandomActor(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), environment))
 
 
 class Runner:
@@ -91,7 +91,7 @@ class Runner:
         self._recorder: Recorder | None = None
         self._lock: int | None = None
 
-    def record(self, policy: PolicyGiven, work: RangeToRecord) -> Recorded | UserError:
+    def record(self, policy: PolicyGiven, work: RangeToRecord) -> RecordedRange | UserError:
         """A range by the policy, or the user's mistake."""
         return caught(lambda: self._record(policy, work))
 
@@ -103,7 +103,7 @@ class Runner:
             os.close(self._lock)
         self._policy = self._recorder = self._lock = None
 
-    def _record(self, policy: PolicyGiven, work: RangeToRecord) -> Recorded:
+    def _record(self, policy: PolicyGiven, work: RangeToRecord) -> RecordedRange:
         if self._recorder is None or policy != self._policy:
             self.close()
             self._lock = join_runners(self._task.target.folder)
@@ -117,7 +117,7 @@ class Runner:
             returns.append(episode.episode_return)
             lengths.append(episode.length)
 
-        return Recorded(self._recorder.record(work, note), returns, lengths)
+        return RecordedRange(self._recorder.record(work, note), returns, lengths)
 
     def _actor(self, policy: PolicyGiven) -> Actor:
         if isinstance(policy, str):
@@ -153,7 +153,7 @@ def record_in(
     policy: PolicyGiven,
     next_work: NextWork,
     check: Callable[[], None] = lambda: None,
-) -> Iterator[Recorded]:
+) -> Iterator[RecordedRange]:
     """Record ranges until there are no more; they come as they are made, in any order.
 
     The range of a process that was killed is given out again.
@@ -166,7 +166,7 @@ def record_in(
         UserError: the environment raised, or a file could not be written.
         WorkerLost: processes keep dying.
     """
-    running: dict[Future[Recorded | UserError], RangeToRecord] = {}
+    running: dict[Future[RecordedRange | UserError], RangeToRecord] = {}
     deaths = 0
     while True:
         given = {work.number for work in running.values()}

@@ -17,7 +17,7 @@ from hindcast.models.policy import Actions
 _DRAWN_FROM: Final = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
 
-class RandomPolicy:
+class RandomActor:
     """Uniform over the actions that a module could put out: bounded Boxes in ±1, scaled for the environment.
 
     So recordings of random and of trained policies hold actions on the same scale.

@@ -30,7 +30,7 @@ from hindcast.record.slots import Slots, Trajectories, check_spaces
 
 
 class Actor(Protocol):
-    """What a runner needs of a policy; `Policy` and `RandomPolicy` are ones."""
+    """What a runner needs of a policy; `Policy` and `RandomActor` are ones."""
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> NDArray[np.float32]:
         """`[count, K]` noise, all the randomness of `count` actions of one slot: the same in one draw as in several."""

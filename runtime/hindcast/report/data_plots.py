@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hindcast import formatting
-from hindcast.datasets.inspection.statistics import Distribution
+from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.datasets.inspection.summary import ActionLeaf, Coverage, ObservationLeaf, Summary
 from hindcast.report.canvas import Picture, Theme, style_axes
 
@@ -37,7 +37,9 @@ def data_plots(summary: Summary) -> dict[str, Picture | None]:
     return pictures
 
 
-def _histogram(spread: Distribution | None, verb: str, unit: str, more: str, axis: str) -> Picture | None:
+def _histogram(
+    spread: ValueDistribution | None, verb: str, unit: str, more: str, axis: str
+) -> Picture | None:
     """How many episodes return, or last, how much; None where that is not known."""
     if spread is None:
         return None
@@ -66,7 +68,7 @@ def _histogram(spread: Distribution | None, verb: str, unit: str, more: str, axi
     return Picture(title, caption, draw)
 
 
-def _bars(axes: Axes, theme: Theme, spread: Distribution) -> None:
+def _bars(axes: Axes, theme: Theme, spread: ValueDistribution) -> None:
     edges = np.array(spread.edges)
     axes.bar(
         edges[:-1], spread.counts, np.diff(edges), align="edge", color=theme.main,
@@ -78,7 +80,7 @@ def _bars(axes: Axes, theme: Theme, spread: Distribution) -> None:
         axes.set_xticks([centre])
 
 
-def _mark_median(axes: Axes, theme: Theme, spread: Distribution) -> None:
+def _mark_median(axes: Axes, theme: Theme, spread: ValueDistribution) -> None:
     if spread.min == spread.max:
         return
     axes.axvline(spread.median, color=theme.reference, linewidth=1.4, dashes=(5, 3))
@@ -182,7 +184,7 @@ def _box_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
     return Picture(title, caption, draw, height=max(2.6, 1.25 * rows + 0.4))
 
 
-def _panel(axes: Axes, theme: Theme, name: str, spread: Distribution) -> None:
+def _panel(axes: Axes, theme: Theme, name: str, spread: ValueDistribution) -> None:
     style_axes(axes, theme)
     axes.locator_params(axis="x", nbins=3)
     axes.grid(visible=False)

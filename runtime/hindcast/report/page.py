@@ -54,7 +54,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProblemRow:
     """Something wrong with the data."""
 
     severity: str
@@ -72,7 +72,7 @@ class Page:
     sections: Sequence[Section]
     tables: Sequence[Table]
     commands: Sequence[Command]
-    problems: Sequence[Problem] = field(default=())
+    problems: Sequence[ProblemRow] = field(default=())
     spec: str = ""
 
 

@@ -26,7 +26,7 @@ SMOOTH_FROM = 80
 
 
 @dataclass(frozen=True)
-class Reference:
+class RecordedReturns:
     """Returns of recorded episodes: mean, standard deviation, extremes."""
 
     mean: float
@@ -36,7 +36,7 @@ class Reference:
 
 
 def return_plot(
-    curves: Curves, *, stop: float | None = None, recorded: Reference | None = None
+    curves: Curves, *, stop: float | None = None, recorded: RecordedReturns | None = None
 ) -> Picture | None:
     """Evaluation return over training iterations, with its min-max band.
 
@@ -224,7 +224,7 @@ def _iteration_axis(curves: Curves) -> str:
     return f"training iteration ({formatting.count(curves.timesteps / curves.iterations)} timesteps each)"
 
 
-def _reference_lines(axes: Axes, theme: Theme, stop: float | None, recorded: Reference | None) -> None:
+def _reference_lines(axes: Axes, theme: Theme, stop: float | None, recorded: RecordedReturns | None) -> None:
     if recorded is not None:
         low = max(recorded.mean - recorded.deviation, recorded.least)
         high = min(recorded.mean + recorded.deviation, recorded.most)
@@ -246,7 +246,7 @@ def _return_line(axes: Axes, theme: Theme, curve: ReturnCurve) -> None:
 
 
 def _finish(
-    axes: Axes, theme: Theme, labels: list[Label], stop: float | None, recorded: Reference | None
+    axes: Axes, theme: Theme, labels: list[Label], stop: float | None, recorded: RecordedReturns | None
 ) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.02 * (high - low))

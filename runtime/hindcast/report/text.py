@@ -11,24 +11,24 @@ import numpy as np
 
 from hindcast import formatting
 from hindcast.api import OfflineRecording, OfflineTraining, document_of
-from hindcast.datasets.inspection.statistics import Distribution
+from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.datasets.inspection.summary import Summary
 from hindcast.report.curves import Curves
 from hindcast.report.page import Command, Table, Tile
-from hindcast.report.plots import Reference
+from hindcast.report.plots import RecordedReturns
 from hindcast.report.results import RESULTS_FILE
 from hindcast.storage.location import Location
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedData:
     """A dataset and what is in it."""
 
     location: Location
     summary: Summary
 
 
-def reference(inputs: Sequence[Recorded]) -> Reference | None:
+def reference(inputs: Sequence[RecordedData]) -> RecordedReturns | None:
     """Returns of all datasets together; None if one has none."""
     spreads = [one.summary.returns for one in inputs if one.summary.returns is not None]
     if not spreads or len(spreads) < len(inputs):
@@ -38,10 +38,10 @@ def reference(inputs: Sequence[Recorded]) -> Reference | None:
     pairs = list(zip(weights, spreads, strict=True))
     mean = sum(weight * spread.mean for weight, spread in pairs)
     square = sum(weight * (spread.std**2 + (spread.mean - mean) ** 2) for weight, spread in pairs)
-    return Reference(mean, square**0.5, min(s.min for s in spreads), max(s.max for s in spreads))
+    return RecordedReturns(mean, square**0.5, min(s.min for s in spreads), max(s.max for s in spreads))
 
 
-def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded]) -> list[Tile]:
+def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[RecordedData]) -> list[Tile]:
     tiles = []
     if (curve := curves.evaluation) is not None:
         best = curve.best
@@ -95,13 +95,13 @@ def recording_tiles(summary: Summary) -> list[Tile]:
     return tiles
 
 
-def data_table(inputs: Sequence[Recorded]) -> Table:
+def data_table(inputs: Sequence[RecordedData]) -> Table:
     """A row for each dataset."""
     columns = ("dataset", "episodes", "timesteps", "size", "return", "length", "observations", "actions")
     return Table("Data", columns, [_data_row(one) for one in inputs])
 
 
-def _data_row(one: Recorded) -> Sequence[str]:
+def _data_row(one: RecordedData) -> Sequence[str]:
     summary = one.summary
     return (
         str(one.location),
@@ -115,7 +115,7 @@ def _data_row(one: Recorded) -> Sequence[str]:
     )
 
 
-def _mean(spread: Distribution | None) -> str:
+def _mean(spread: ValueDistribution | None) -> str:
     if spread is None:
         return "not recorded"
     return f"{formatting.significant(spread.mean)} ± {formatting.significant(spread.std)}"

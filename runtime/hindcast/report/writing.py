@@ -25,7 +25,7 @@ from hindcast.report.page import (
     REPORT_FILE,
     Command,
     Page,
-    Problem,
+    ProblemRow,
     Section,
     Table,
     Tile,
@@ -35,7 +35,7 @@ from hindcast.report.page import (
 from hindcast.report.plots import estimate_plot, expert_plot, loss_plot, return_plot, time_plot, value_plot
 from hindcast.report.results import read_results
 from hindcast.report.text import (
-    Recorded,
+    RecordedData,
     checkpoint_table,
     checkpoints,
     data_table,
@@ -124,21 +124,21 @@ def _already_written(folder: Location, outcome: Outcome) -> str | None:
     return str(report) if outcome.state == "AlreadyFinished" and report.exists() else None
 
 
-def _open(inputs: Mapping[str, Ready | None]) -> tuple[list[Recorded], list[Problem]]:
+def _open(inputs: Mapping[str, Ready | None]) -> tuple[list[RecordedData], list[ProblemRow]]:
     """The datasets with their summaries, and what is wrong with them."""
     recorded, problems = [], []
     for path, opened in inputs.items():
         try:
             summary = _summary_of(resolve(path)) if opened is None else summarise(opened.whole())
         except UserError as error:  # the run itself succeeded, by the user's own reader perhaps
-            problems.append(Problem("error", str(error)))
+            problems.append(ProblemRow("error", str(error)))
             continue
-        recorded.append(Recorded(resolve(path), summary))
-        problems += [Problem(found.severity, f"{path}: {found.message}") for found in summary.problems]
+        recorded.append(RecordedData(resolve(path), summary))
+        problems += [ProblemRow(found.severity, f"{path}: {found.message}") for found in summary.problems]
     return recorded, problems
 
 
-def _data_sections(recorded: Sequence[Recorded]) -> list[Section]:
+def _data_sections(recorded: Sequence[RecordedData]) -> list[Section]:
     """Each dataset's pictures and its expert's; file names are numbered where there are several."""
     sections = []
     for index, one in enumerate(recorded):
@@ -220,7 +220,7 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
         sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
         tables=[Table("Facts", (), list(known.items())), *_ranges(summary)],
         commands=_commands(data),
-        problems=[Problem(found.severity, found.message) for found in summary.problems],
+        problems=[ProblemRow(found.severity, found.message) for found in summary.problems],
     )
     return write_alone(resolve(file), page)
 

@@ -15,7 +15,7 @@ from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import DataError, SpecError
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
-from hindcast.evaluate.offline import OfflineReport, Options, evaluate_offline
+from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.storage.location import Location, missing, resolve
@@ -87,7 +87,7 @@ def evaluate_checkpoint_offline(
     module_class: str | None = None,
     gamma: float | None = None,
     episodes: int | None = None,
-    options: Options | None = None,
+    options: OfflineOptions | None = None,
     watch: Watch = NOBODY,
 ) -> OfflineEvaluation:
     """Judge a checkpoint by recorded episodes, without its environment.
@@ -110,8 +110,8 @@ def evaluate_checkpoint_offline(
     dataset = data if isinstance(data, Dataset) else open_data(list(data), watch=watch)
     name = SET_ASIDE if isinstance(data, Dataset) else ", ".join(data)
     if episodes is not None and episodes < dataset.num_episodes:
-        dataset = dataset.sample(episodes, seed=(options or Options()).seed)
-    chosen = replace(options or Options(), gamma=gamma)
+        dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
+    chosen = replace(options or OfflineOptions(), gamma=gamma)
     report = evaluate_offline(policy, dataset, name, chosen, watch.progress)
     return OfflineEvaluation(module, gamma, report)
 
@@ -167,7 +167,7 @@ def _gamma_of(location: Location) -> float:
         algorithm = REGISTRY.get(spec.get("algorithm", ""))
         if algorithm is not None and "gamma" in algorithm.Options.model_fields:
             return float(spec.get("config", {}).get("gamma", algorithm.Options.model_fields["gamma"].default))
-    return Options.gamma
+    return OfflineOptions.gamma
 
 
 def _specs_above(location: Location) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from hindcast.api import OfflineTraining
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.errors import SpecError
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
-from hindcast.evaluate.parallel import EvaluationWorkers, Playing
+from hindcast.evaluate.parallel import EvaluationWorkers, RunningEvaluation
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
 from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
@@ -45,7 +45,7 @@ class Pending:
 
     iteration: int
     updates: int
-    playing: Playing
+    playing: RunningEvaluation
 
 
 class Evaluations:

@@ -27,8 +27,8 @@ from hindcast.evaluate.offline import (
     STATE_UNSEEN,
     UNCLONED,
     Judge,
+    OfflineOptions,
     OfflineReport,
-    Options,
 )
 from hindcast.evaluate.recorded import has_logp
 from hindcast.learn.algorithm import Algorithm
@@ -275,10 +275,14 @@ class HeldOut:
                 self._judge = Judge(policy, self._dataset, self._name, self._options())
             return self._judge.report(policy, check, critic)
 
-    def _options(self) -> Options:
+    def _options(self) -> OfflineOptions:
         spec = self._spec
-        gamma = getattr(self._algorithm.options, "gamma", Options.gamma) if spec.gamma is None else spec.gamma
-        return Options(
+        gamma = (
+            getattr(self._algorithm.options, "gamma", OfflineOptions.gamma)
+            if spec.gamma is None
+            else spec.gamma
+        )
+        return OfflineOptions(
             gamma=float(gamma),
             explore=spec.explore,
             clip=spec.clip,

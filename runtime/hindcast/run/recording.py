@@ -21,7 +21,7 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_mani
 from hindcast.formats.layouts import encoder_of
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
-from hindcast.record.pool import RANDOM, Recorded, load_actor, record_in, wait_for_runners
+from hindcast.record.pool import RANDOM, RecordedRange, load_actor, record_in, wait_for_runners
 from hindcast.record.recorded import keep_prefix
 from hindcast.record.recorder import RangeToRecord, Task, describe
 from hindcast.record.runner import Episode
@@ -161,7 +161,7 @@ class RecordingRun:
         except DataError as error:
             raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
 
-    def _recorded(self, task: Task, policy: str, progress: _Counter) -> Iterator[Recorded]:
+    def _recorded(self, task: Task, policy: str, progress: _Counter) -> Iterator[RecordedRange]:
         left = progress.extent.ranges_left(progress.commits)
         if left == 0:
             return

@@ -36,7 +36,7 @@ from hindcast.search.measuring import confirmation, measured
 from hindcast.search.once import Once
 from hindcast.search.page import PAGE_FILE, write_search_page
 from hindcast.search.space import Over, Range
-from hindcast.search.trials import Plan, plan_of
+from hindcast.search.trials import SearchPlan, plan_of
 from hindcast.storage.location import Location, resolve
 
 SEARCH_FILE: Final = "search.json"
@@ -94,7 +94,9 @@ def search(
 class _Searching:
     """One search in its folder."""
 
-    def __init__(self, plan: Plan, folder: Location, reporter: Reporter, interruption: Interruption) -> None:
+    def __init__(
+        self, plan: SearchPlan, folder: Location, reporter: Reporter, interruption: Interruption
+    ) -> None:
         self._plan, self._folder = plan, folder
         self._reporter, self._interruption = reporter, interruption
         self._name = title(plan.base)

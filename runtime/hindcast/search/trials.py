@@ -14,7 +14,7 @@ from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.offline_evaluation import EstimateName, OfflineEvaluationSpec
 from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
-from hindcast.evaluate.offline import Options
+from hindcast.evaluate.offline import OfflineOptions
 from hindcast.run.offline import make_algorithm
 from hindcast.search.space import Over, Setting, in_words, settings
 
@@ -32,7 +32,7 @@ _NOT_TRIED: Final = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """All trials of a search, before any of them runs.
 
     Attributes:
@@ -97,7 +97,7 @@ def plan_of(
     seeds: int,
     by: str | None,
     confirm: float | None,
-) -> Plan:
+) -> SearchPlan:
     """The trials of a search; arguments as of `search`.
 
     Raises:
@@ -118,7 +118,7 @@ def plan_of(
     if seeds < 1:
         raise SpecError(f"--seeds is {seeds}: expected at least 1.")
     last = _evaluation(resource, offline, by, confirm or None)
-    return Plan(
+    return SearchPlan(
         base=with_evaluation(resource, _of_the_loss(last) if by == LOSS else last),
         by=by,
         over=over,
@@ -194,7 +194,7 @@ def _evaluation(
     estimates = offline.estimates if by == LOSS else list(dict.fromkeys((by, *offline.estimates)))
     gamma = offline.gamma
     if gamma is None and estimates:
-        gamma = float(getattr(make_algorithm(resource).options, "gamma", Options.gamma))
+        gamma = float(getattr(make_algorithm(resource).options, "gamma", OfflineOptions.gamma))
     return offline.model_copy(update={"estimates": estimates, "gamma": gamma, "set_aside": set_aside})
 
 

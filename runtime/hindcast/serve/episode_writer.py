@@ -31,7 +31,7 @@ from hindcast.run.claim import has_other_files
 from hindcast.serve.journal import Journal, delete_journal, read_journals
 from hindcast.serve.records import Record
 from hindcast.serve.running import Episodes
-from hindcast.serve.steps import Steps
+from hindcast.serve.steps import StepSchema
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 
@@ -249,7 +249,7 @@ class EpisodeWriter:
         guard = held.enter_context(sole_writer(state))
         self._folder = self._folder.guarded(guard)
         self._journals = self._folder.child(FOLDER, JOURNAL)
-        self._steps = Steps(_agreed(given, known, self._folder))
+        self._steps = StepSchema(_agreed(given, known, self._folder))
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
         self._num_episodes = sum(commit.episodes for commit in commits.values())
@@ -287,7 +287,7 @@ class EpisodeWriter:
     def _place(self, episode_id: str) -> str:
         return f"episode {episode_id!r}, step {len(self._episodes[episode_id])}"
 
-    def _define(self, steps: Steps) -> None:
+    def _define(self, steps: StepSchema) -> None:
         document = {"resource": LOG, "specHash": LOG, "spec": steps.spec.to_json()}
         write_mark(self._folder.child(FOLDER), document)
         self._steps = steps

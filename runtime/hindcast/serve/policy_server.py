@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 from hindcast.models.policy import Actions, Playing, Policy
 from hindcast.serve.episode_writer import EpisodeWriter
-from hindcast.serve.steps import Steps
+from hindcast.serve.steps import StepSchema
 from hindcast.serve.unknown import unknown_episode
 from hindcast.storage.location import Location
 from hindcast.threads import torch_threads
@@ -53,7 +53,7 @@ class PolicyServer:
         self._playing: dict[str, Playing] = {}
         self._rewards: dict[str, float | None] = {}  # since the last action; None before the first
         self._deciding = threading.Lock()
-        self._applications = Steps(DataSpec({}, None, self.policy.action_space, None, False))
+        self._applications = StepSchema(DataSpec({}, None, self.policy.action_space, None, False))
         self.log = EpisodeWriter(
             log,
             observation_space=self.policy.observation_space,

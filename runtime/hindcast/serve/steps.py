@@ -29,7 +29,7 @@ _TAKEN: Final = (
 )
 
 
-class Steps:
+class StepSchema:
     """Checks values, and brings them to the dtypes of the log.
 
     Args:
@@ -51,7 +51,7 @@ class Steps:
         """Whether the leaves are known."""
         return bool(self.spec.leaves)
 
-    def define(self, observation: Any, action: Any, outputs: Mapping[str, Any], where: str) -> Steps:
+    def define(self, observation: Any, action: Any, outputs: Mapping[str, Any], where: str) -> StepSchema:
         """The steps of a log whose first one this is: as the spaces say, else as the values look.
 
         Raises:
@@ -72,7 +72,7 @@ class Steps:
         spaces = {column: self._space_of(leaves, column) for column in (Columns.OBS, Columns.ACTIONS)}
         leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64))
         leaves[Columns.INFOS] = Leaf(None, (), "json")
-        return Steps(
+        return StepSchema(
             DataSpec(
                 leaves,
                 self.spec.observation_space or spaces[Columns.OBS],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hindcast.api.base import GROUP, VERSION
 from hindcast.api.sentences import nearest
-from hindcast.cli.cluster.target import Target
+from hindcast.cli.cluster.target import ClusterResource
 from hindcast.errors import SpecError, UserError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Cluster:
         self.namespace = namespace
         self.context = context
 
-    def resource(self, target: Target) -> Raw:
+    def resource(self, target: ClusterResource) -> Raw:
         """The resource as the API server has it.
 
         Raises:
@@ -102,7 +102,7 @@ class Cluster:
             finally:
                 answer.release_conn()
 
-    def _unknown(self, target: Target) -> UserError:
+    def _unknown(self, target: ClusterResource) -> UserError:
         """Why a resource was not found: another name, another namespace, no CRDs."""
         with self._reading(target.plural):
             try:

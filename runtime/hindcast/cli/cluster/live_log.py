@@ -8,7 +8,7 @@ from typing import Any, Final
 from hindcast.api.attempt import POOL_LABEL
 from hindcast.cli.cluster.access import Cluster, Gone
 from hindcast.cli.cluster.explain import selector
-from hindcast.cli.cluster.target import Target
+from hindcast.cli.cluster.target import ClusterResource
 
 Raw = Mapping[str, Any]
 
@@ -18,7 +18,7 @@ SUBMITTER: Final = "submitter"
 _POLL_SECONDS: Final = 2.0
 
 
-def submitter_of(cluster: Cluster, target: Target, run: Raw) -> Raw | None:
+def submitter_of(cluster: Cluster, target: ClusterResource, run: Raw) -> Raw | None:
     """The latest submitter of an attempt; None where it is gone or not made yet. Raises ClusterError."""
     pods = cluster.pods(f"{selector(target.kind, target.name, run)},{POOL_LABEL}={SUBMITTER}")
     return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
@@ -30,7 +30,7 @@ def has_started(pod: Raw) -> bool:
 
 
 def live_log(
-    cluster: Cluster, target: Target, run: Raw, follow: bool, note: Callable[[str], None]
+    cluster: Cluster, target: ClusterResource, run: Raw, follow: bool, note: Callable[[str], None]
 ) -> Iterator[bytes] | None:
     """The driver's output, piece by piece; None if no pod has it.
 

@@ -11,14 +11,14 @@ from hindcast_operator.planning.reasons import Reason
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """Something to do. `text` may be empty where the command says it all, and the other way round."""
 
     text: str
     command: str = ""
 
 
-def next_steps(found: Explanation, context: str | None = None) -> list[Step]:
+def next_steps(found: Explanation, context: str | None = None) -> list[NextStep]:
     """What the reader can do now, the most useful first; empty where there is only to wait.
 
     Args:
@@ -32,10 +32,10 @@ class _Steps:
         self._found = found
         self._context = context
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[NextStep]:
         advice, commands = self._advice(), list(self._commands())
         if advice and not (commands and commands[0].text):
-            yield Step(advice, commands.pop(0).command if commands else "")
+            yield NextStep(advice, commands.pop(0).command if commands else "")
         yield from commands
 
     def _advice(self) -> str:
@@ -48,52 +48,52 @@ class _Steps:
             return ""
         return "" if action.startswith("nothing") else action[0].upper() + action[1:]
 
-    def _commands(self) -> Iterator[Step]:
+    def _commands(self) -> Iterator[NextStep]:
         found = self._found
         if found.state == UNSEEN:
-            yield Step(
+            yield NextStep(
                 "No operator has seen it yet: check that one is running",
                 self._kubectl("get", "pods", "--all-namespaces", "-l", "app.kubernetes.io/name=hindcast"),
             )
         elif found.state == "Waiting" or found.reason == Reason.DEPENDENCY_FAILED:
             for reference in found.references:
-                yield Step("", self._hindcast("status", reference))
+                yield NextStep("", self._hindcast("status", reference))
         elif found.state == "Queued":
-            yield Step("See the queue", self._kubectl("get", "workloads", "-n", found.namespace))
+            yield NextStep("See the queue", self._kubectl("get", "workloads", "-n", found.namespace))
         elif found.state in ("Starting", "Pending"):
             yield from self._starting()
         elif found.state == "Running":
-            yield Step("Follow its log", self._hindcast("logs", str(found), "--follow"))
+            yield NextStep("Follow its log", self._hindcast("logs", str(found), "--follow"))
         elif found.state == "Retrying":
-            yield Step("See how far the lost attempt got", self._hindcast("logs", str(found)))
+            yield NextStep("See how far the lost attempt got", self._hindcast("logs", str(found)))
         elif found.state == "Suspended" and found.suspend:
-            yield Step("Resume from the checkpoint", self._patch(suspend=False))
+            yield NextStep("Resume from the checkpoint", self._patch(suspend=False))
         elif found.state == "Succeeded":
             yield from self._results()
         elif found.state == "Failed":
-            yield Step("", self._hindcast("logs", str(found)))
-            yield Step("Then run again", self._patch(revision=found.revision + 1))
+            yield NextStep("", self._hindcast("logs", str(found)))
+            yield NextStep("Then run again", self._patch(revision=found.revision + 1))
         elif found.reason == Reason.SPEC_CHANGED:
-            yield Step("", self._patch(revision=found.revision + 1))
+            yield NextStep("", self._patch(revision=found.revision + 1))
 
-    def _starting(self) -> Iterator[Step]:
+    def _starting(self) -> Iterator[NextStep]:
         found = self._found
         for pool in found.pools:
             for pod in pool.pods:
                 if pod.problem is not None:
-                    yield Step("", self._kubectl("describe", "pod", pod.name, "-n", found.namespace))
+                    yield NextStep("", self._kubectl("describe", "pod", pod.name, "-n", found.namespace))
                     return
         if found.runs:
             own = selector(found.kind, found.name, found.runs[0])
-            yield Step("See its pods", self._kubectl("get", "pods", "-n", found.namespace, "-l", own))
+            yield NextStep("See its pods", self._kubectl("get", "pods", "-n", found.namespace, "-l", own))
 
-    def _results(self) -> Iterator[Step]:
+    def _results(self) -> Iterator[NextStep]:
         found = self._found
         checkpoint = found.checkpoint.get("best") or found.checkpoint.get("path")
         if checkpoint:
-            yield Step("Evaluate the policy", shlex.join(["hindcast", "evaluate", str(checkpoint)]))
+            yield NextStep("Evaluate the policy", shlex.join(["hindcast", "evaluate", str(checkpoint)]))
         elif found.output.get("path"):
-            yield Step("Inspect the data", shlex.join(["hindcast", "inspect", str(found.output["path"])]))
+            yield NextStep("Inspect the data", shlex.join(["hindcast", "inspect", str(found.output["path"])]))
 
     def _patch(self, **spec: Any) -> str:
         change = json.dumps({"spec": spec})

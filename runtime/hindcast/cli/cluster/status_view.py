@@ -18,7 +18,7 @@ from hindcast.cli.cluster.explain import (
     PodRow,
     PoolRow,
 )
-from hindcast.cli.cluster.next_step import Step
+from hindcast.cli.cluster.next_step import NextStep
 from hindcast_operator.times import parse_optional
 
 BAR_WIDTH: Final = 30
@@ -49,7 +49,7 @@ _METRICS: Final = {
 _SCORES: Final = {"bestEpisodeReturnMean": "return", "bestEstimatedReturn": "estimated return"}
 
 
-def views(found: Explanation, steps: list[Step]) -> Iterator[RenderableType]:
+def views(found: Explanation, steps: list[NextStep]) -> Iterator[RenderableType]:
     """What `hindcast status` shows."""
     yield Text.assemble((str(found), "bold"), ("  in ", "dim"), found.namespace)
     yield _facts(found)
@@ -60,7 +60,7 @@ def views(found: Explanation, steps: list[Step]) -> Iterator[RenderableType]:
     yield from _next(steps)
 
 
-def screen(found: Explanation, steps: list[Step]) -> RenderableType:
+def screen(found: Explanation, steps: list[NextStep]) -> RenderableType:
     return Group(*(Text(view) if isinstance(view, str) else view for view in views(found, steps)))
 
 
@@ -256,7 +256,7 @@ def _why(run: Mapping[str, Any]) -> str:
     return f"{reason}: {message}" if message else str(reason)
 
 
-def _next(steps: list[Step]) -> Iterator[RenderableType]:
+def _next(steps: list[NextStep]) -> Iterator[RenderableType]:
     """Commands are on separate, unwrapped lines, ready to copy."""
     for index, step in enumerate(steps):
         label = "  next  " if index == 0 else " " * 8

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hindcast.api import OfflineTraining, Resource, validate_resource
 from hindcast.cli.cluster.access import Raw
-from hindcast.cli.cluster.target import Target
+from hindcast.cli.cluster.target import ClusterResource
 from hindcast.errors import StorageError, UserError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     return str(found[wanted]), found[wanted].read_bytes()
 
 
-def stored_policy(found: Raw, target: Target) -> str:
+def stored_policy(found: Raw, target: ClusterResource) -> str:
     """Path of a training's best checkpoint, else its latest; of a recording's dataset.
 
     Args:

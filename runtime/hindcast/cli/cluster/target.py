@@ -10,7 +10,7 @@ from hindcast.errors import SpecError
 
 
 @dataclass(frozen=True)
-class Target:
+class ClusterResource:
     """A resource on a cluster.
 
     Attributes:
@@ -47,7 +47,7 @@ def is_target(text: str) -> bool:
     return text.partition("/")[0].lower() in WORDS
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> ClusterResource:
     """The resource that a text names.
 
     Raises:
@@ -61,4 +61,4 @@ def parse_target(text: str) -> Target:
     if not name or "/" in name:
         raise SpecError(f"{text} does not name a resource: expected {kind}/NAME")
     found, plural = WORDS[kind.lower()]
-    return Target(found, plural, name)
+    return ClusterResource(found, plural, name)

@@ -174,14 +174,14 @@ def _judge(
     from hindcast.cli.offline_view import views
     from hindcast.cli.progress import progress_bar
     from hindcast.evaluate.fitted_q import Fit
-    from hindcast.evaluate.offline import Options
+    from hindcast.evaluate.offline import OfflineOptions
     from hindcast.run.evaluation import SET_ASIDE, evaluate_checkpoint_offline
     from hindcast.run.last_evaluation import episodes_set_aside
 
     episodes, seed, explore = how
     data: Sequence[str] = recorded.data or (SET_ASIDE,)
     updates = Fit.updates if recorded.model_updates is None else recorded.model_updates
-    options = Options(
+    options = OfflineOptions(
         explore=explore, clip=recorded.clip, seed=seed, fit=Fit(updates=updates) if updates else None
     )
     with progress_bar(screen, "evaluating the policy") as watch:

@@ -13,7 +13,7 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from hindcast.api import Resource
     from hindcast.cli.cluster.access import Cluster
-    from hindcast.cli.cluster.target import Target
+    from hindcast.cli.cluster.target import ClusterResource
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -51,7 +51,7 @@ def logs(
 
 
 def _of_resource(
-    cluster: "Cluster", target: "Target", attempt: int | None, follow: bool, screen: Screen
+    cluster: "Cluster", target: "ClusterResource", attempt: int | None, follow: bool, screen: Screen
 ) -> Iterable[bytes]:
     from hindcast.cli.cluster.live_log import live_log, runs_of
     from hindcast.cli.cluster.stored import stored_log
@@ -69,7 +69,10 @@ def _of_resource(
 
 
 def _choose(
-    target: "Target", found: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], attempt: int | None
+    target: "ClusterResource",
+    found: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    attempt: int | None,
 ) -> Mapping[str, Any]:
     """The attempt that is meant: of the latest revision that has any."""
     from hindcast.errors import UserError

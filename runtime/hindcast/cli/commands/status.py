@@ -13,8 +13,8 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from hindcast.cli.cluster.access import Cluster
     from hindcast.cli.cluster.explain import Explanation
-    from hindcast.cli.cluster.next_step import Step
-    from hindcast.cli.cluster.target import Target
+    from hindcast.cli.cluster.next_step import NextStep
+    from hindcast.cli.cluster.target import ClusterResource
 
 INTERVAL_SECONDS = 2.0
 
@@ -45,7 +45,7 @@ def status(
         _live(cluster, target, screen)
 
 
-def _look(cluster: "Cluster", target: "Target", screen: Screen) -> "Explanation":
+def _look(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> "Explanation":
     from datetime import UTC, datetime
 
     from hindcast.cli.cluster.access import Forbidden
@@ -60,7 +60,7 @@ def _look(cluster: "Cluster", target: "Target", screen: Screen) -> "Explanation"
     return explain(found, pods, datetime.now(UTC))
 
 
-def _looks(cluster: "Cluster", target: "Target", screen: Screen) -> Iterator["Explanation"]:
+def _looks(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> Iterator["Explanation"]:
     """One after the other, until the resource is finished."""
     from time import sleep
 
@@ -80,7 +80,7 @@ def _show(found: "Explanation", cluster: "Cluster", screen: Screen) -> None:
     screen.result(to_json(found, steps), *views(found, steps))
 
 
-def to_json(found: "Explanation", steps: Sequence["Step"]) -> dict[str, Any]:
+def to_json(found: "Explanation", steps: Sequence["NextStep"]) -> dict[str, Any]:
     """The document that `--json` prints; unknown values are null."""
     return {
         "kind": found.kind,
@@ -102,7 +102,7 @@ def to_json(found: "Explanation", steps: Sequence["Step"]) -> dict[str, Any]:
     }
 
 
-def _follow(cluster: "Cluster", target: "Target", screen: Screen) -> None:
+def _follow(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> None:
     """Into a pipe or a file: whenever something has changed."""
     before = None
     for found in _looks(cluster, target, screen):
@@ -111,7 +111,7 @@ def _follow(cluster: "Cluster", target: "Target", screen: Screen) -> None:
         before = found
 
 
-def _live(cluster: "Cluster", target: "Target", screen: Screen) -> None:
+def _live(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> None:
     from rich.live import Live
 
     from hindcast.cli.cluster.next_step import next_steps

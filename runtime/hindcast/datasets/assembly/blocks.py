@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.input import PrepareSpec
-from hindcast.datasets.assembly.ordering import Order, in_order
+from hindcast.datasets.assembly.ordering import RowOrder, in_order
 from hindcast.datasets.assembly.row_comparison import follows, has_next
 from hindcast.datasets.assembly.rules import Findings, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
@@ -95,7 +95,7 @@ def read_back(location: Location, layout: str) -> Block:
     return block
 
 
-def _ends(steps: Steps, order: Order, unfinished: I64, rules: Rules) -> dict[Kind, Any]:
+def _ends(steps: Steps, order: RowOrder, unfinished: I64, rules: Rules) -> dict[Kind, Any]:
     if not len(unfinished):
         return {}
     heads = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
@@ -109,7 +109,7 @@ def _ends(steps: Steps, order: Order, unfinished: I64, rules: Rules) -> dict[Kin
     return {"dropped": rules.finding(steps, np.isin(steps.episode, unfinished))}
 
 
-def _unfinished(steps: Steps, order: Order, rules: Rules) -> I64:
+def _unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
     """Episodes whose last row neither terminates nor truncates them; under a filter every cut makes such pieces."""
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)

@@ -30,7 +30,7 @@ _UNCHAINED = "no row's next observation is this row's, so a timestep before it i
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class RowOrder:
     """Rows in order. Shape suffix: K = rows that count.
 
     Attributes:
@@ -48,7 +48,7 @@ class Order:
     found: dict[Kind, Finding] = field(default_factory=dict)
 
 
-def in_order(steps: Steps, rules: Rules) -> Order:
+def in_order(steps: Steps, rules: Rules) -> RowOrder:
     """The rows of complete episodes, of which there is one at least, from stored order to theirs.
 
     Raises:
@@ -74,7 +74,7 @@ def in_order(steps: Steps, rules: Rules) -> Order:
     return _as_stored(steps, rules, chain=kind == "Auto" and rules.is_grouped)
 
 
-def _by_time(steps: Steps, rules: Rules) -> Order:
+def _by_time(steps: Steps, rules: Rules) -> RowOrder:
     assert steps.t is not None
     index = np.lexsort((steps.t, steps.episode))
     index, found = _distinct(steps, index, rules)
@@ -97,7 +97,7 @@ def _by_time(steps: Steps, rules: Rules) -> Order:
 
 def _cut(
     steps: Steps, rules: Rules, index: I64, gap: Bool, missing: Callable[[int], str], *, t: I64 | None = None
-) -> Order:
+) -> RowOrder:
     """Cut episodes at gaps, and where rows continue after an end.
 
     Args:
@@ -124,7 +124,7 @@ def _cut(
         position = np.arange(len(index)) + np.cumsum(begins)
         starts = np.maximum.accumulate(np.where(np.append(True, other | restart), np.arange(len(index)), 0))
         t = position - position[starts]
-    return Order(index, begins, t, {}, found)
+    return RowOrder(index, begins, t, {}, found)
 
 
 def torn(steps: Steps, index: I64, rules: Rules) -> Bool:
@@ -172,7 +172,7 @@ def _distinct(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, F
     return np.delete(index, repeated), _repeated(steps, other, rules, "duplicates", what)
 
 
-def _as_stored(steps: Steps, rules: Rules, chain: bool) -> Order:
+def _as_stored(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
     """By stored order; with `chain`, episodes whose rows are not in order are chained if that is possible."""
     index, found = _once(steps, np.argsort(steps.episode, kind="stable"), rules)
     chained = np.zeros(0, dtype=np.int64)
@@ -227,7 +227,7 @@ def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind, what: str) -> d
     return {kind: rules.finding(steps, np.sort(rows))}
 
 
-def _chained(steps: Steps, rules: Rules) -> Order:
+def _chained(steps: Steps, rules: Rules) -> RowOrder:
     """By chaining alone; rows of an episode in several chains are pieces of it."""
     if not has_next(steps):
         raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain uses")

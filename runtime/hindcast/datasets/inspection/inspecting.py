@@ -12,7 +12,7 @@ import numpy as np
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress
 from hindcast.datasets.inspection.summarising import summarise
-from hindcast.datasets.inspection.summary import Problem, Summary, problem_of, worst_first
+from hindcast.datasets.inspection.summary import DataProblem, Summary, problem_of, worst_first
 from hindcast.datasets.inspection.survey import Described, Finder, compatible, survey
 from hindcast.datasets.prepare.opening import ready
 from hindcast.datasets.prepare.reading import Reading
@@ -47,7 +47,7 @@ def inspect_data(
         found = ready(reading, watch=watch, verify=sample_limit is None, look=finder)
     except DataError as error:
         return _file_by_file(reading, finder, error, sample_limit, watch)
-    notes = [Problem(severity="info", message=note) for note in found.notes]
+    notes = [DataProblem(severity="info", message=note) for note in found.notes]
     progress = partial(watch.progress, "Looking")
     summary = _surveyed(found.files, notes, sample_limit, reading.options.columns, progress)
     if not found.is_prepared:
@@ -55,7 +55,7 @@ def inspect_data(
     known, _ = recognised(find(reading), reading)
     formats = tuple(sorted({one.format.name for one in known}))
     warnings = [
-        Problem(severity="warning", kind="incomplete", message=message) for message in found.unfinished
+        DataProblem(severity="warning", kind="incomplete", message=message) for message in found.unfinished
     ]
     return summary.model_copy(
         update={
@@ -96,7 +96,7 @@ def _file_by_file(
     return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
 
 
-def _usable(reading: Reading) -> tuple[list[Location], list[Problem]]:
+def _usable(reading: Reading) -> tuple[list[Location], list[DataProblem]]:
     """Read every file of an input to its end: those that can be used together, and what is wrong with the others.
 
     Raises:
@@ -105,7 +105,7 @@ def _usable(reading: Reading) -> tuple[list[Location], list[Problem]]:
     """
     known, _ = recognised(find(reading), reading)
     read: list[Described] = []
-    problems: list[Problem] = []
+    problems: list[DataProblem] = []
     for one in known:
         try:
             read.append(_read(one))
@@ -143,7 +143,7 @@ def _rest(reading: Reading, sample_limit: int | None, watch: Watch) -> Summary:
     try:
         return inspect_data(reading, sample_limit=sample_limit, watch=watch)
     except DataError as error:
-        problem = Problem(severity="error", kind="unreadable", message=str(error))
+        problem = DataProblem(severity="error", kind="unreadable", message=str(error))
         return summarise(EpisodeDataset(DataSpec(), []), found=[problem])
 
 
@@ -160,7 +160,7 @@ def inspect_paths(
 
 def _surveyed(
     found: DataFiles,
-    known: Sequence[Problem],
+    known: Sequence[DataProblem],
     sample_limit: int | None,
     columns: Sequence[str] | None,
     progress: Progress | None = None,

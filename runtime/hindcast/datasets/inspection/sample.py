@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.inspection.summary import Kind, Problem, Severity, problem_of
-from hindcast.datasets.inspection.values import Leaf
+from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity, problem_of
+from hindcast.datasets.inspection.values import LeafValues
 from hindcast.datasets.units import Unit
 from hindcast.datasets.validate import Where, check_spec, leaf_spaces_of
 from hindcast.episodes.block import Block
@@ -70,13 +70,15 @@ class Sample:
 
     def __init__(self, dataset: Dataset, sample_limit: int | None, progress: Progress | None = None) -> None:
         self.dataset = dataset
-        self.ends = Ends()
-        self.problems: list[Problem] = []
+        self.ends = EpisodeBounds()
+        self.problems: list[DataProblem] = []
         self.returns: list[NDArray[np.float64]] = []
         self.episodes = self.steps = self.rewarded = 0
         spaces = self._leaf_spaces()
         arrays = [name for name, leaf in dataset.spec.leaves.items() if leaf.dtype is not None]
-        self.leaves = {name: Leaf(name, spaces.get(name)) for name in arrays if root(name) in _LOOKED_AT}
+        self.leaves = {
+            name: LeafValues(name, spaces.get(name)) for name in arrays if root(name) in _LOOKED_AT
+        }
         self._columns = list(self.leaves) if sample_limit is not None else None
         self._read(sample_limit, progress)
 
@@ -129,7 +131,7 @@ class Sample:
         try:
             check_spec(spec, *spaces, "the dataset")
         except DataError as error:
-            self.problems.append(Problem(severity="error", kind="other-space", message=str(error)))
+            self.problems.append(DataProblem(severity="error", kind="other-space", message=str(error)))
             return {}
         return leaf_spaces_of(spec, *spaces)
 
@@ -140,7 +142,7 @@ def _sums(values: NDArray, block: Block) -> NDArray[np.float64]:
     return sums[block.start + block.length] - sums[block.start]
 
 
-class Ends:
+class EpisodeBounds:
     """Ids, lengths, flags and beginnings of episodes, one block at a time."""
 
     def __init__(self) -> None:
@@ -171,7 +173,7 @@ class Ends:
                 episode = int(np.argmax(mask))
                 self._firsts[kind] = (*where(episode), str(block.eps_id[episode]))
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[DataProblem]:
         """What is wrong with how episodes begin and end, and with their ids."""
         for kind, severity, what in _SENTENCES:
             if not self._counts[kind]:
@@ -180,10 +182,10 @@ class Ends:
             count = f"{formatting.whole(self._counts[kind])} of {formatting.plural(self.episodes, 'episode')}"
             has = "has" if self._counts[kind] == 1 else "have"
             message = f"{count} {has} {what} (first: {eps_id}, {path}, row {row})"
-            yield Problem(severity=severity, kind=kind, message=message, path=path, row=row)
+            yield DataProblem(severity=severity, kind=kind, message=message, path=path, row=row)
         yield from self._repeated()
 
-    def _repeated(self) -> Iterator[Problem]:
+    def _repeated(self) -> Iterator[DataProblem]:
         ids = pa.chunked_array(self._ids, pa.large_string())
         counts = ids.value_counts()
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
@@ -197,4 +199,4 @@ class Ends:
             f"{formatting.whole(len(twice))} {occur} more than once: episodes may be stored twice "
             f"(first: {twice[0]}, again in {path}, row {row})"
         )
-        yield Problem(severity="warning", kind="repeated-id", message=message, path=path, row=row)
+        yield DataProblem(severity="warning", kind="repeated-id", message=message, path=path, row=row)

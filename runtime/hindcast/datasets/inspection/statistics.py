@@ -15,7 +15,7 @@ _KEPT = 1 << 18
 F64 = NDArray[np.float64]
 
 
-class Distribution(Stored):
+class ValueDistribution(Stored):
     """How values are spread; values that are not finite are left out.
 
     Attributes:
@@ -39,7 +39,7 @@ class Distribution(Stored):
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, values: NDArray[Any]) -> Distribution | None:
+    def of(cls, values: NDArray[Any]) -> ValueDistribution | None:
         """The distribution of an array's elements; None without any finite one."""
         spread = Spread()
         spread.add(values.reshape(-1, 1))
@@ -107,7 +107,7 @@ class Spread:
         squares = (np.where(finite, exact - mean, 0.0) ** 2).sum(axis=0)
         self._merge(count, mean, squares)
 
-    def distributions(self) -> list[Distribution | None]:
+    def distributions(self) -> list[ValueDistribution | None]:
         """`[D]` one for each column; None for one without any finite value."""
         rows = self._kept.rows
         if rows is None:
@@ -117,13 +117,13 @@ class Spread:
             for column in range(rows.shape[1])
         ]
 
-    def _distribution(self, column: int, kept: F64) -> Distribution | None:
+    def _distribution(self, column: int, kept: F64) -> ValueDistribution | None:
         kept = kept[np.isfinite(kept)]
         if not len(kept):
             return None
         low, high = float(self._low[column]), float(self._high[column])
         counts, edges = np.histogram(kept, bins=_bin_edges(kept, low, high))
-        return Distribution(
+        return ValueDistribution(
             count=int(self._count[column]),
             min=low,
             mean=float(self._mean[column]),

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
-from hindcast.datasets.inspection.statistics import F64, Distribution
+from hindcast.datasets.inspection.statistics import F64, ValueDistribution
 from hindcast.datasets.inspection.summary import (
     ActionLeaf,
     Coverage,
+    DataProblem,
     ObservationLeaf,
     Origin,
-    Problem,
     Summary,
     worst_first,
 )
-from hindcast.datasets.inspection.values import MAX_VALUES, Leaf
+from hindcast.datasets.inspection.values import MAX_VALUES, LeafValues
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import flatten_space, space_of, space_to_json
@@ -42,7 +42,7 @@ def summarise(
     dataset: Dataset,
     sample_limit: int | None = SAMPLE_STEPS,
     *,
-    found: Sequence[Problem] = (),
+    found: Sequence[DataProblem] = (),
     progress: Progress | None = None,
 ) -> Summary:
     """Look at a dataset, reading units spread evenly over it one at a time.
@@ -81,8 +81,8 @@ def summarise(
         sampled_episodes=sample.episodes,
         sampled_timesteps=sample.steps,
         checked_episodes=sample.ends.episodes,
-        lengths=Distribution.of(np.concatenate(lengths)) if lengths else None,
-        returns=Distribution.of(np.concatenate(sample.returns)) if sample.returns else None,
+        lengths=ValueDistribution.of(np.concatenate(lengths)) if lengths else None,
+        returns=ValueDistribution.of(np.concatenate(sample.returns)) if sample.returns else None,
         rewards=spread[0] if spread else None,
         zero_rewards=rewards.zeros / rewards.rows if rewards is not None and rewards.rows else None,
         rewarded_episodes=sample.rewarded / sample.episodes if sample.returns and sample.episodes else None,
@@ -104,7 +104,7 @@ def _space(sample: Sample, column: str, known: gym.Space | None) -> tuple[gym.Sp
     return guessed, None if guessed is None else "guessed"
 
 
-def _observation_leaves(leaves: Sequence[Leaf], space: gym.Space | None) -> Iterator[ObservationLeaf]:
+def _observation_leaves(leaves: Sequence[LeafValues], space: gym.Space | None) -> Iterator[ObservationLeaf]:
     known = flatten_space(space, Columns.OBS) if space is not None else {}
     for leaf in leaves:
         if leaf.low is None or leaf.high is None or not leaf.low.size:
@@ -128,7 +128,7 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _shares(leaf: Leaf, space: gym.Space | None) -> Iterator[float | None]:
+def _shares(leaf: LeafValues, space: gym.Space | None) -> Iterator[float | None]:
     """Of each shown dimension, its range over the width of the space's bounds."""
     bounds = (
         [space.low.ravel(), space.high.ravel()] if isinstance(space, spaces.Box) else [leaf.low, leaf.low]
@@ -140,7 +140,7 @@ def _shares(leaf: Leaf, space: gym.Space | None) -> Iterator[float | None]:
         yield found / (high - low) if is_bounded else None
 
 
-def _coverage(leaves: Sequence[Leaf], space: gym.Space | None) -> Coverage | None:
+def _coverage(leaves: Sequence[LeafValues], space: gym.Space | None) -> Coverage | None:
     """Of the observations that all leaves kept, joined; all kept the same ones."""
     known = flatten_space(space, Columns.OBS) if space is not None else {}
     metric = [leaf for leaf in leaves if not isinstance(known.get(leaf.name), spaces.Discrete)]
@@ -165,7 +165,7 @@ def _action_leaves(sample: Sample, space: gym.Space | None) -> Iterator[ActionLe
         yield ActionLeaf(name=name, dimensions=tuple(part for part in found if part is not None))
 
 
-def _problems(sample: Sample) -> Iterator[Problem]:
+def _problems(sample: Sample) -> Iterator[DataProblem]:
     """What the sample showed, and what opening the dataset said."""
     yield from sample.problems
     for leaf in sample.leaves.values():
@@ -176,12 +176,12 @@ def _problems(sample: Sample) -> Iterator[Problem]:
         message = (
             f"all {formatting.whole(rewards.rows)} inspected rewards are 0: returns and values are 0 too"
         )
-        yield Problem(severity="warning", kind="zero-rewards", message=message)
+        yield DataProblem(severity="warning", kind="zero-rewards", message=message)
     for note in sample.dataset.notes:
-        yield Problem(severity="info", kind="note", message=note)
+        yield DataProblem(severity="info", kind="note", message=note)
     if sample.dataset.spec.leaves and Columns.ACTION_LOGP not in sample.dataset.spec.leaves:
         message = f"there is no {Columns.ACTION_LOGP!r}: estimators that weigh by importance cannot be used"
-        yield Problem(severity="info", kind="no-logp", message=message)
+        yield DataProblem(severity="info", kind="no-logp", message=message)
 
 
 def coverage_of(observations: NDArray[Any]) -> Coverage | None:

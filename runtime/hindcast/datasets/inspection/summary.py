@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from hindcast.datasets.inspection.statistics import Distribution
+from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.errors import DataError
 from hindcast.formats.entries import Stored
 from hindcast.formats.layout import RowError
@@ -40,7 +40,7 @@ Kind = Literal[
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
-class Problem(Stored):
+class DataProblem(Stored):
     """Something to know: an "error" stops training, a "warning" may spoil it, an "info" explains.
 
     Attributes:
@@ -58,15 +58,15 @@ class Problem(Stored):
     row: int | None = None
 
 
-def problem_of(path: str, error: DataError) -> Problem:
+def problem_of(path: str, error: DataError) -> DataProblem:
     """The problem of a file that cannot be read, with its kind and row if the error has them."""
     kind: Kind = error.kind if isinstance(error, RowError) else "unreadable"
     row = error.row if isinstance(error, RowError) else None
     message = str(error) if path in str(error) else f"{path}: {error}"
-    return Problem(severity="error", kind=kind, message=message, path=path, row=row)
+    return DataProblem(severity="error", kind=kind, message=message, path=path, row=row)
 
 
-def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+def worst_first(problems: Iterable[DataProblem]) -> tuple[DataProblem, ...]:
     """Errors, warnings, infos; otherwise in the order given."""
     return tuple(sorted(problems, key=lambda problem: _ORDER[problem.severity]))
 
@@ -82,7 +82,7 @@ class ActionLeaf(Stored):
 
     name: str
     values: dict[int, int] | None = None
-    dimensions: tuple[Distribution, ...] = ()
+    dimensions: tuple[ValueDistribution, ...] = ()
 
 
 class ObservationLeaf(Stored):
@@ -187,9 +187,9 @@ class Summary(Stored):
     sampled_episodes: int
     sampled_timesteps: int
     checked_episodes: int
-    lengths: Distribution | None
-    returns: Distribution | None
-    rewards: Distribution | None
+    lengths: ValueDistribution | None
+    returns: ValueDistribution | None
+    rewards: ValueDistribution | None
     zero_rewards: float | None
     rewarded_episodes: float | None
     observations: tuple[ObservationLeaf, ...]
@@ -198,4 +198,4 @@ class Summary(Stored):
     terminated: float
     truncated: float
     has_logp: bool
-    problems: tuple[Problem, ...]
+    problems: tuple[DataProblem, ...]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.footers import Indexed, index_file
-from hindcast.datasets.inspection.summary import Kind, Problem, problem_of
+from hindcast.datasets.inspection.summary import DataProblem, Kind, problem_of
 from hindcast.datasets.opening import notes_on_repeated, projected, unfinished_of
 from hindcast.datasets.sources import DataFiles, Reason, check_distinct, find_files, in_threads
 from hindcast.datasets.stitching import drop_repeated, stitch
@@ -28,7 +28,7 @@ class Finder:
 
     def __init__(self) -> None:
         self.files: DataFiles | None = None
-        self.problems: list[Problem] = []
+        self.problems: list[DataProblem] = []
         self.error: DataError | None = None
 
     def __call__(self, locations: Sequence[Location], verify: bool) -> DataFiles:
@@ -50,7 +50,9 @@ class Finder:
         )
 
 
-def survey(found: DataFiles, columns: Sequence[str] | None = None) -> tuple[EpisodeDataset, list[Problem]]:
+def survey(
+    found: DataFiles, columns: Sequence[str] | None = None
+) -> tuple[EpisodeDataset, list[DataProblem]]:
     """What files hold, and what is wrong with them.
 
     Files that differ in columns, dtypes, shapes or spaces are left to those that hold the most timesteps.
@@ -69,7 +71,7 @@ def survey(found: DataFiles, columns: Sequence[str] | None = None) -> tuple[Epis
     check_distinct(file.location for file in found.indexed)
     problems = [_unlisted(location) for location in found.unlisted]
     problems += [
-        Problem(severity="warning", kind="incomplete", message=message)
+        DataProblem(severity="warning", kind="incomplete", message=message)
         for message in unfinished_of(found.indexed)
     ]
     files = projected(_as_recorded(found.indexed, problems), columns)
@@ -81,17 +83,17 @@ def survey(found: DataFiles, columns: Sequence[str] | None = None) -> tuple[Epis
         if not file.entry.rows:
             path = str(file.location)
             problems.append(
-                Problem(severity="info", kind="empty-file", message=f"{path} holds no rows", path=path)
+                DataProblem(severity="info", kind="empty-file", message=f"{path} holds no rows", path=path)
             )
     stitched, repeated = stitch(files), 0
     try:
         stitched, repeated = drop_repeated(stitched, spec)
     except DataError as error:
-        problems.append(Problem(severity="error", kind="unreadable", message=str(error)))
+        problems.append(DataProblem(severity="error", kind="unreadable", message=str(error)))
     return EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated))), problems
 
 
-def _as_recorded(files: Sequence[Indexed], problems: list[Problem]) -> list[Indexed]:
+def _as_recorded(files: Sequence[Indexed], problems: list[DataProblem]) -> list[Indexed]:
     """The files that hold what their manifest or commit says."""
 
     def difference(file: Indexed) -> tuple[Kind, str] | None:
@@ -124,16 +126,16 @@ def _size(file: Indexed) -> str:
     return f"{formatting.plural(file.entry.timesteps, 'timestep')} in {formatting.plural(file.entry.rows, 'row')}"
 
 
-def _error(kind: Kind, location: Location, message: str) -> Problem:
-    return Problem(severity="error", kind=kind, message=message, path=str(location))
+def _error(kind: Kind, location: Location, message: str) -> DataProblem:
+    return DataProblem(severity="error", kind=kind, message=message, path=str(location))
 
 
-def _unlisted(location: Location) -> Problem:
+def _unlisted(location: Location) -> DataProblem:
     message = (
         f"{location} is in a recording that does not list it, so it is not read: its range "
         "is not complete, or somebody put it there; run the recording again, or move it away"
     )
-    return Problem(severity="warning", kind="unlisted", message=message, path=str(location))
+    return DataProblem(severity="warning", kind="unlisted", message=message, path=str(location))
 
 
 class Described(NamedTuple):
@@ -144,7 +146,7 @@ class Described(NamedTuple):
     steps: int
 
 
-def compatible(files: Sequence[Described]) -> tuple[list[int], DataSpec, list[Problem]]:
+def compatible(files: Sequence[Described]) -> tuple[list[int], DataSpec, list[DataProblem]]:
     """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
 
     Returns:
@@ -167,9 +169,9 @@ def compatible(files: Sequence[Described]) -> tuple[list[int], DataSpec, list[Pr
     return members, spec, [_drift(files[i], usual, spec) for _, group in others for i in group]
 
 
-def _drift(file: Described, usual: Location, spec: DataSpec) -> Problem:
+def _drift(file: Described, usual: Location, spec: DataSpec) -> DataProblem:
     message = (
         f"{file.location} cannot be one dataset with {usual}: {spec.difference(file.spec)}; its "
         f"{formatting.plural(file.steps, 'timestep')} are not counted"
     )
-    return Problem(severity="error", kind="drift", message=message, path=str(file.location))
+    return DataProblem(severity="error", kind="drift", message=message, path=str(file.location))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Spread, Thinned
-from hindcast.datasets.inspection.summary import Kind, Problem, Severity
+from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity
 from hindcast.datasets.validate import Fault, StepAddress, Where, all_finite, describe_fault, faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
@@ -26,7 +26,7 @@ _STEPS_TO_JUDGE = 20
 _JUDGED = (Columns.OBS, Columns.ACTIONS)
 
 
-class Leaf:
+class LeafValues:
     """One leaf of numbers.
 
     Args:
@@ -79,7 +79,7 @@ class Leaf:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.low == self.high)
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[DataProblem]:
         """Wrong values, and dimensions that never change."""
         for kind, wrong in self._wrong.items():
             yield self._problem(kind, wrong)
@@ -93,7 +93,7 @@ class Leaf:
             if of == 1
             else f"{self.name!r} never changes in {len(constant)} of {of} dimensions ({which})"
         )
-        yield Problem(severity=severity, kind="constant", message=what)
+        yield DataProblem(severity=severity, kind="constant", message=what)
 
     def _widen(self, flat: NDArray[Any]) -> None:
         if flat.dtype.kind == "f" and not all_finite(flat):
@@ -113,7 +113,7 @@ class Leaf:
             self._wrong[fault.kind] = _Wrong(*describe_fault(block, self.name, fault, where))
         self._wrong[fault.kind].rows += int(fault.wrong.reshape(len(fault.wrong), -1).any(axis=1).sum())
 
-    def _problem(self, kind: Kind, wrong: _Wrong) -> Problem:
+    def _problem(self, kind: Kind, wrong: _Wrong) -> DataProblem:
         """Actions of a Box are recorded as the policy gave them; observations often leave theirs a little."""
         severity: Severity = "error"
         if kind == "outside-space" and isinstance(self.space, spaces.Box):
@@ -123,7 +123,7 @@ class Leaf:
             message += f"; and {formatting.plural(wrong.rows - 1, 'more row')}"
         if severity == "info":
             message += " (usually recorded before scaling or clipping)"
-        return Problem(
+        return DataProblem(
             severity=severity, kind=kind, message=message, path=wrong.address.path, row=wrong.address.row
         )
 

@@ -22,7 +22,7 @@ from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import DETAILS, Columns, per_observation
 from hindcast.episodes.details import NOTHING
 from hindcast.errors import DataError
-from hindcast.formats.data_file import Group
+from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.layout import CellError, Contents, refuse_null
 from hindcast.formats.parquet.description import describe, described
 from hindcast.formats.parquet.file import ParquetEncoder
@@ -93,7 +93,7 @@ class ArrowEpisodes:
 
 
 class ArrowEncoder(ParquetEncoder):
-    """How they are written (an `Encoder`).
+    """How they are written (a `RowEncoder`).
 
     Raises:
         DataError: a model output that has the name of one of the layout's own columns.
@@ -112,7 +112,7 @@ class ArrowEncoder(ParquetEncoder):
         self._spec = spec
         self._schema = pa.schema([*EPISODE_FIELDS, *leaves], metadata=describe(ARROW_EPISODES, spec))
 
-    def encode(self, block: Block) -> Group:
+    def encode(self, block: Block) -> EncodedEpisodes:
         """See `Encoder.encode`; fixed-shape columns are not copied, a JSON leaf that the block lacks is empty."""
         self._spec.check_names(block)
         missing = pa.nulls(block.num_episodes, pa.string())
@@ -130,7 +130,7 @@ class ArrowEncoder(ParquetEncoder):
         if block.details is not None and block.details.any():
             texts = pa.array([text or None for text in block.details], pa.string())
             table = table.append_column(DETAILS_FIELD, texts)
-        return Group(table, block.length, np.ones_like(block.length), self.sizes(block))
+        return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
         """See `ParquetEncoder.sizes`; strings count 64 bytes each."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, root
 from hindcast.formats.columns.infos import has_infos_or_details, step_texts
-from hindcast.formats.columns.steps import Steps, actors, as_numbers, nest
-from hindcast.formats.data_file import Group
+from hindcast.formats.columns.steps import StepLayout, actors, as_numbers, nest
+from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.parquet.description import describe
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.spec import DataSpec, Leaf
@@ -30,7 +30,7 @@ Fields = list[tuple[pa.Field, pa.Array]]
 
 
 class ColumnsEncoder(ParquetEncoder):
-    """An `Encoder`.
+    """A `RowEncoder`.
 
     Raises:
         DataError: a model output that has the name of one of the layout's own columns.
@@ -41,7 +41,7 @@ class ColumnsEncoder(ParquetEncoder):
 
     def __init__(self, spec: DataSpec) -> None:
         self._spec = spec
-        self._steps = Steps(spec, "Columns")
+        self._steps = StepLayout(spec, "Columns")
         self._metadata = describe(COLUMNS_LAYOUT, spec)
 
     def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
@@ -56,7 +56,7 @@ class ColumnsEncoder(ParquetEncoder):
             else:
                 yield (_without_first_info(piece) if continued else piece), continued
 
-    def encode(self, block: Block) -> Group:
+    def encode(self, block: Block) -> EncodedEpisodes:
         """See `Encoder.encode`; there is a column of infos only in pieces of a block in which any is not empty."""
         arrays, steps = self._steps.arrays(block), block.num_steps
         eps_id = pa.array(block.eps_id, pa.string()).take(pa.array(block.episode_of_step))
@@ -74,7 +74,7 @@ class ColumnsEncoder(ParquetEncoder):
             fields.append((pa.field(Columns.INFOS, pa.string()), texts))
         schema = pa.schema([field for field, _ in fields], metadata=self._metadata)
         table = pa.Table.from_arrays([array for _, array in fields], schema=schema)
-        return Group(table, block.length, block.length, self.sizes(block))
+        return EncodedEpisodes(table, block.length, block.length, self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
         """See `ParquetEncoder.sizes`; observations are there twice."""

@@ -45,7 +45,7 @@ _T: Final = Leaf(np.dtype(np.int64))
 _FLAG: Final = Leaf(np.dtype(np.bool_))
 
 
-class Steps:
+class StepLayout:
     """What data of one spec have at each timestep, apart from `eps_id` and `infos`.
 
     Args:

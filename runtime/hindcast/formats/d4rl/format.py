@@ -30,7 +30,7 @@ _TIMEOUT_STEPS: Final = "timeout_steps"
 _D3RLPY_ENDS: Final = "episode_terminals"
 
 
-class _Stretch(NamedTuple):
+class _EpisodeRange(NamedTuple):
     """Adjacent episodes: their rows, and the number of the first episode."""
 
     start: int
@@ -96,7 +96,7 @@ class D4RL(Format):
         first = np.flatnonzero(np.diff(piece, prepend=-1))
         bounds = pairwise([*starts[first].tolist(), file.rows])
         return [
-            Piece(location, (stop - start) * each, _Stretch(start, stop, episode))
+            Piece(location, (stop - start) * each, _EpisodeRange(start, stop, episode))
             for (start, stop), episode in zip(bounds, first.tolist(), strict=True)
         ]
 
@@ -191,12 +191,12 @@ def _notes(ends: Ends, own: _Options) -> tuple[str, ...]:
     )
 
 
-def _values(location: Location, name: str, dataset: Dataset, stretch: _Stretch) -> Any:
+def _values(location: Location, name: str, dataset: Dataset, stretch: _EpisodeRange) -> Any:
     values = hdf5.values(location, dataset, stretch.start, stretch.stop)
     return values.reshape(len(values)) if name == Columns.REWARDS and values.ndim == 2 else values
 
 
-def _filtered(location: Location, file: File, options: ReadOptions, stretch: _Stretch) -> Bool:
+def _filtered(location: Location, file: File, options: ReadOptions, stretch: _EpisodeRange) -> Bool:
     """`[R]` which rows pass the filter."""
     kept = np.ones(stretch.stop - stretch.start, dtype=np.bool_)
     if not options.filter:
@@ -213,7 +213,7 @@ def _filtered(location: Location, file: File, options: ReadOptions, stretch: _St
     return kept
 
 
-def _rows(location: Location, columns: dict[str, Any], ends: Ends, stretch: _Stretch) -> Rows:
+def _rows(location: Location, columns: dict[str, Any], ends: Ends, stretch: _EpisodeRange) -> Rows:
     starts = ends.starts()
     length = np.diff(np.append(starts, stretch.stop - stretch.start))
     stem = f"{location.parent().name}/{location.name.rpartition('.')[0]}"

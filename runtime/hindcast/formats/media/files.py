@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.format import Format, Group, Piece, ReadOptions, is_hidden
+from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
 from hindcast.formats.media.mapping import check_mapper, episodes_of, objects
 from hindcast.formats.tables.read_options import check_options
 from hindcast.formatting import natural
@@ -59,7 +59,7 @@ class MappedFiles(Format):
         """By the name; or a folder."""
         return location.name.lower().endswith(self.suffixes) or location.is_folder()
 
-    def groups(self, entries: Sequence[Entry]) -> list[Group]:
+    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
         """Each folder with its files."""
         return folders_of(entries, self.suffixes)
 
@@ -162,7 +162,7 @@ class Text(MappedFiles):
         """By the name."""
         return location.name.lower().endswith(self.suffixes)
 
-    def groups(self, entries: Sequence[Entry]) -> list[Group]:  # noqa: ARG002
+    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:  # noqa: ARG002
         """None: each file is mapped by itself."""
         return []
 
@@ -190,14 +190,14 @@ class Text(MappedFiles):
         return {"text": objects(lines), "path": objects([str(file)] * len(lines))}
 
 
-def folders_of(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[Group]:
+def folders_of(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[FileGroup]:
     """The folders in a recursive listing, each with the files in it that have such names."""
     found: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.is_file and _is_member(entry.relative, suffixes):
             found.setdefault(posixpath.dirname(entry.relative), []).append(entry)
     return [
-        Group(members[0].location.parent(), frozenset(entry.relative for entry in members))
+        FileGroup(members[0].location.parent(), frozenset(entry.relative for entry in members))
         for members in found.values()
     ]
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 from hindcast.api.sentences import nearest
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
-from hindcast.formats.format import Format, Group, Piece, ReadOptions, is_hidden
+from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
 from hindcast.formats.media.files import folders_of
 from hindcast.formats.media.mapping import episodes_of, objects
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import Reader, rows_of
+from hindcast.formats.tables.decoding import TableReader, rows_of
 from hindcast.formats.tables.naming import plan_of
 from hindcast.ray_session import connected
 from hindcast.storage.location import Entry, Location
@@ -44,7 +44,7 @@ class RayData(Format):
         """Anything: this format is used only if it is named."""
         return True
 
-    def groups(self, entries: Sequence[Entry]) -> list[Group]:
+    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
         """Each folder with its files."""
         return folders_of(entries, ("",))
 
@@ -174,4 +174,4 @@ def _column(values: Sequence[Any]) -> Any:
 def _rows(batch: Mapping[str, Any], first: int, path: str, options: ReadOptions) -> Rows | None:
     table = pa.table({name: pa.array(np.asarray(values).tolist()) for name, values in batch.items()})
     plan = plan_of(table.column_names, options)
-    return rows_of(table, first, Reader(path, plan, DataSpec(), options))
+    return rows_of(table, first, TableReader(path, plan, DataSpec(), options))

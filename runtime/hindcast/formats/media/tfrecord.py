@@ -17,8 +17,8 @@ from hindcast.formats.media.examples import ExampleError, decode
 from hindcast.formats.media.record_file import FOOTER, HEADER, lengths_of, records_of
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import Reader, rows_of, sentences
-from hindcast.formats.tables.naming import Plan, plan_of
+from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
+from hindcast.formats.tables.naming import TablePlan, plan_of
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
@@ -34,7 +34,7 @@ _NUMBERS: Final = (
 )
 
 
-class _Stretch(NamedTuple):
+class _RecordRange(NamedTuple):
     """Adjacent records: where the first begins, its number, and `[R]` the bytes of each."""
 
     start: int
@@ -68,7 +68,7 @@ class TFRecord(Format):
             Piece(
                 location,
                 int(ends[stop - 1] - starts[begin]),
-                _Stretch(int(starts[begin]), begin, lengths[begin:stop]),
+                _RecordRange(int(starts[begin]), begin, lengths[begin:stop]),
             )
             for begin, stop in pairwise([*first.tolist(), len(lengths)])
         ]
@@ -92,7 +92,7 @@ class TFRecord(Format):
             raise DataError(f"{location}, record {stretch.first + error.record}: {error}") from error
         with sentences(str(location)):
             plan = plan_of(table.column_names, options)
-        rows = rows_of(table, stretch.first, Reader(str(location), plan, DataSpec(), options))
+        rows = rows_of(table, stretch.first, TableReader(str(location), plan, DataSpec(), options))
         if rows is not None:
             yield _shaped(location, rows, plan, own[_SHAPES])
 
@@ -166,7 +166,7 @@ def _numbers(name: str, values: NDArray[np.object_], dtype: np.dtype) -> NDArray
     return np.frombuffer(b"".join(values), dtype.newbyteorder("<")).reshape(len(values), -1).astype(dtype)
 
 
-def _shaped(location: Location, rows: Rows, plan: Plan, shapes: Mapping[str, Any]) -> Rows:
+def _shaped(location: Location, rows: Rows, plan: TablePlan, shapes: Mapping[str, Any]) -> Rows:
     columns = dict(rows.columns)
     for leaf, source in plan.sources.items():
         shape = shapes.get(source.columns[0])

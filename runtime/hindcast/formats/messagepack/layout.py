@@ -16,8 +16,8 @@ from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.episodes.spaces import space_from_state
 from hindcast.errors import DataError
-from hindcast.formats.data_file import Group
-from hindcast.formats.entries import Run
+from hindcast.formats.data_file import EncodedEpisodes
+from hindcast.formats.entries import EpisodePart
 from hindcast.formats.layout import CellError, Contents, refuse_null
 from hindcast.formats.messagepack.cells import State
 from hindcast.formats.messagepack.decoding import Spaces, columns_of, decode_states, read_states
@@ -64,7 +64,7 @@ class MessagePackEpisodes:
 
 
 class MessagePackEncoder(ParquetEncoder):
-    """How they are written (an `Encoder`)."""
+    """How they are written (a `RowEncoder`)."""
 
     longest = _LONGEST
     has_index = True
@@ -73,9 +73,9 @@ class MessagePackEncoder(ParquetEncoder):
         self._states = StateEncoder(spec)
         self._schema = pa.schema([pa.field(ITEM, pa.binary())], metadata=describe(MESSAGEPACK_EPISODES, spec))
 
-    def encode(self, block: Block) -> Group:
+    def encode(self, block: Block) -> EncodedEpisodes:
         table = pa.table([pa.array(self._states.pack(block), pa.binary())], schema=self._schema)
-        return Group(table, block.length, np.ones_like(block.length), self.sizes(block))
+        return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.sizes(block))
 
     def sizes(self, block: Block) -> I64:
         return self._states.sizes(block)
@@ -143,7 +143,7 @@ class _Index:
     def __init__(self) -> None:
         self.spec: DataSpec | None = None
         self.lengths: list[I64] = []
-        self.runs: list[Run] = []
+        self.runs: list[EpisodePart] = []
         self._spaces: list[spaces.Space | None] = [None, None]
         self._known: dict[bytes, spaces.Space | None] = {}
 
@@ -155,7 +155,7 @@ class _Index:
             raise CellError(len(self.runs) + error.row, str(error)) from error
         ended = block.terminated | block.truncated
         rows = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
-        self.runs += [Run(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows]
+        self.runs += [EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows]
         return block.length
 
     def _decode(self, cells: list[memoryview]) -> Block:

@@ -12,10 +12,10 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.format import Format, Group, Piece, ReadOptions, check_no_schema, needed
+from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, check_no_schema, needed
 from hindcast.formats.minari.metadata import MAIN, METADATA, metadata_of, read_json
 from hindcast.formats.minari.reading import local_folder, read
-from hindcast.formats.minari.stored import Stored, is_episode, look_into
+from hindcast.formats.minari.stored import EpisodeGroup, is_episode, look_into
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
@@ -42,9 +42,9 @@ class Minari(Format):
             return any(map(is_episode, file))
         return False
 
-    def groups(self, entries: Sequence[Entry]) -> list[Group]:
+    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
         """A dataset is all that is in the folder of its metadata and below."""
-        groups: list[Group] = []
+        groups: list[FileGroup] = []
         grouped: set[str] = set()
         for entry in sorted(entries, key=lambda entry: entry.relative.count("/")):
             is_candidate = entry.location.name == METADATA and entry.is_file and entry.relative not in grouped
@@ -92,7 +92,7 @@ class Minari(Format):
             names = [name for episode in piece.stretch.episodes for name in episode.files]
             files = {name: location.parent().child(name) for name in names}
         with local_folder(files) as folder:
-            stored: Stored = piece.stretch
+            stored: EpisodeGroup = piece.stretch
             if stored is None:
                 copy = replace(resolve(folder / MAIN), uri=location.uri)
                 stored = look_into(copy, metadata_of(location))
@@ -100,13 +100,15 @@ class Minari(Format):
                 yield read(location, folder, part, with_infos)
 
 
-def _group(metadata: Entry, entries: Sequence[Entry]) -> Group:
+def _group(metadata: Entry, entries: Sequence[Entry]) -> FileGroup:
     folder = posixpath.dirname(metadata.relative)
     prefix = f"{folder}/" if folder else ""
     inside = {entry.relative for entry in entries if entry.relative.startswith(prefix)}
     namespaces = {entry.relative for entry in entries if entry.location.name == _NAMESPACE}
     main = metadata.location.parent().child(MAIN)
-    return Group(main if f"{prefix}{MAIN}" in inside else metadata.location, frozenset(inside | namespaces))
+    return FileGroup(
+        main if f"{prefix}{MAIN}" in inside else metadata.location, frozenset(inside | namespaces)
+    )
 
 
 def _format_in(metadata: Location) -> str | None:

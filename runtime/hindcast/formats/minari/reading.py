@@ -23,7 +23,7 @@ from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError, UserError
 from hindcast.formats.layout import RowError
 from hindcast.formats.minari.metadata import METADATA, MinariMetadata
-from hindcast.formats.minari.stored import Stored
+from hindcast.formats.minari.stored import EpisodeGroup
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
@@ -57,7 +57,7 @@ def local_folder(files: Mapping[str, Location]) -> Iterator[Path]:
         yield Path(folder)
 
 
-def read(location: Location, folder: Path, stored: Stored, with_infos: bool) -> Block:
+def read(location: Location, folder: Path, stored: EpisodeGroup, with_infos: bool) -> Block:
     """Complete episodes.
 
     Args:

@@ -20,7 +20,7 @@ _PREFIX: Final = "episode_"
 _SMALLEST_IMAGE: Final = 32  # pixels a side, as Minari has it
 
 
-class Episode(NamedTuple):
+class EpisodeEntry(NamedTuple):
     """Its number, its bytes, and, if it has separate files, their paths relative to the dataset's folder."""
 
     number: int
@@ -28,7 +28,7 @@ class Episode(NamedTuple):
     files: tuple[str, ...] = ()
 
 
-class Stored(NamedTuple):
+class EpisodeGroup(NamedTuple):
     """Episodes of a dataset that are read together.
 
     Attributes:
@@ -36,20 +36,20 @@ class Stored(NamedTuple):
     """
 
     metadata: MinariMetadata
-    episodes: Sequence[Episode]
+    episodes: Sequence[EpisodeEntry]
 
     @property
     def nbytes(self) -> int:
         """Size in memory, about."""
         return sum(episode.nbytes for episode in self.episodes)
 
-    def in_pieces(self) -> Iterator[Stored]:
+    def in_pieces(self) -> Iterator[EpisodeGroup]:
         """Adjacent episodes of about 16 MiB."""
         start = nbytes = 0
         for stop, episode in enumerate(self.episodes, start=1):
             nbytes += episode.nbytes
             if nbytes >= PIECE_BYTES or stop == len(self.episodes):
-                yield Stored(self.metadata, self.episodes[start:stop])
+                yield EpisodeGroup(self.metadata, self.episodes[start:stop])
                 start, nbytes = stop, 0
 
 
@@ -58,7 +58,7 @@ def is_episode(name: str) -> bool:
     return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
 
 
-def look_into(location: Location, metadata: MinariMetadata) -> Stored:
+def look_into(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
     """All episodes of a dataset: of a main file, or of the folder of a `metadata.json`.
 
     Raises:
@@ -73,7 +73,7 @@ def look_into(location: Location, metadata: MinariMetadata) -> Stored:
     return found
 
 
-def _in_folder(location: Location, metadata: MinariMetadata) -> Stored:
+def _in_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
     files: dict[int, list[tuple[str, int]]] = {}
     for entry in location.parent().list(recursive=True):
         number, _, name = entry.relative.partition("/")
@@ -87,16 +87,16 @@ def _in_folder(location: Location, metadata: MinariMetadata) -> Stored:
         raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
     if metadata.observation_space is None or metadata.action_space is None:
         raise DataError(f"{location} does not name the dataset's spaces: copy it again")
-    return Stored(
+    return EpisodeGroup(
         metadata,
         [
-            Episode(number, sum(size for _, size in found), tuple(name for name, _ in found))
+            EpisodeEntry(number, sum(size for _, size in found), tuple(name for name, _ in found))
             for number, found in sorted(files.items())
         ],
     )
 
 
-def _in_hdf5(location: Location, metadata: MinariMetadata) -> Stored:
+def _in_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
     """Looks at every node, since Minari would follow links, which may lead out of the file."""
     found: dict[int, dict[str, Dataset]] = {}
     with hdf5.opened(location) as file:
@@ -112,7 +112,7 @@ def _in_hdf5(location: Location, metadata: MinariMetadata) -> Stored:
             found[int(name.removeprefix(_PREFIX))] = parts
         steps = sum(hdf5.rows(location, parts["rewards"]) for parts in found.values())
         episodes = [
-            Episode(number, sum(part.dtype.itemsize * part.size for part in parts.values()))
+            EpisodeEntry(number, sum(part.dtype.itemsize * part.size for part in parts.values()))
             for number, parts in sorted(found.items())
         ]
         metadata = _completed(metadata, next(iter(found.values()), {}))
@@ -120,7 +120,7 @@ def _in_hdf5(location: Location, metadata: MinariMetadata) -> Stored:
         raise DataError(
             f"{location} holds {steps} timesteps, but its metadata say {metadata.total_steps}: copy the dataset again"
         )
-    return Stored(metadata, episodes)
+    return EpisodeGroup(metadata, episodes)
 
 
 def _completed(metadata: MinariMetadata, parts: Mapping[str, Dataset]) -> MinariMetadata:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block
-from hindcast.formats.data_file import DataFile, Group
+from hindcast.formats.data_file import DataFile, EncodedEpisodes
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.parquet.description import index_metadata
 from hindcast.formats.parquet.fragments import split_long
@@ -97,7 +97,7 @@ class ParquetFile(DataFile):
             self._writer.close()
         super().abort()
 
-    def _put(self, group: Group) -> None:
+    def _put(self, group: EncodedEpisodes) -> None:
         table = group.table
         for name in set(self._schema.names) - set(table.column_names):
             field = self._schema.field(name)

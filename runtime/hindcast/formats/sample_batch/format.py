@@ -32,7 +32,7 @@ from hindcast.formats.sample_batch.batches import (
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables.decoding import as_described, check_next
 from hindcast.formats.tables.filters import passing
-from hindcast.formats.tables.naming import ROLES, Plan, Source, plan_of
+from hindcast.formats.tables.naming import ROLES, LeafSource, TablePlan, plan_of
 from hindcast.formats.tables.read_options import check_options
 from hindcast.formats.tables.roles import ends_of, timesteps_of
 from hindcast.formats.tables.text_files import blocks_of, head_of
@@ -46,7 +46,7 @@ _AGENT: Final = "agent_index"
 _PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
 
 
-class SampleBatch(Format):
+class SampleBatchFormat(Format):
     """A file is one piece, since only its lines say how many timesteps they hold."""
 
     name = "SampleBatch"
@@ -112,7 +112,7 @@ class _Batches:
     def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
         self.timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
-        self._plans: dict[tuple[str, ...], Plan] = {}  # of columns; most batches have the same
+        self._plans: dict[tuple[str, ...], TablePlan] = {}  # of columns; most batches have the same
 
     def of_line(self, content: bytes, line: int) -> list[Rows]:
         """The rows of a line's batches that pass the filter.
@@ -150,7 +150,7 @@ class _Batches:
         _, row = passing(roles, self._options.filter, 0)
         return rows if len(row) == len(rows) else rows.take(row)
 
-    def _plan(self, batch: Batch) -> Plan:
+    def _plan(self, batch: Batch) -> TablePlan:
         names = tuple(_names_of(batch))
         if names not in self._plans:
             self._plans[names] = plan_of(names, self._options)
@@ -162,7 +162,7 @@ def _names_of(batch: Batch) -> list[str]:
     return [name for name in batch.columns if name != _PER_SEQUENCE]
 
 
-def _of_flags(plan: Plan) -> tuple[str, ...]:
+def _of_flags(plan: TablePlan) -> tuple[str, ...]:
     if {Columns.TERMINATEDS, Columns.TRUNCATEDS} & plan.sources.keys():
         return ()
     return ("no flag says that an episode ended: they count as unfinished, but as terminated in RLlib",)
@@ -176,7 +176,7 @@ def _kind(part: Rows) -> Any:
     )
 
 
-def _columns(batch: Batch, plan: Plan, spec: DataSpec) -> Arrays:
+def _columns(batch: Batch, plan: TablePlan, spec: DataSpec) -> Arrays:
     columns: Arrays = {}
     for name, source in plan.sources.items():
         if name == Columns.INFOS:
@@ -202,16 +202,16 @@ def _in_one_dtype(columns: Arrays, one: str, other: str) -> Arrays:
     return narrowed if same else {}
 
 
-def _leaves(batch: Batch, name: str, source: Source) -> Arrays:
+def _leaves(batch: Batch, name: str, source: LeafSource) -> Arrays:
     if source.shape is None:
         return arrays_of(batch.columns[source.columns[0]], name)
     parts = [arrays_of(batch.columns[own], own)[own] for own in source.columns]
     return {name: np.stack(parts, axis=1).reshape(-1, *source.shape)}
 
 
-def _roles(batch: Batch, plan: Plan, options: ReadOptions) -> pa.Table:
+def _roles(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table:
     """Ids, flags and what is compared, one value for each timestep."""
-    names = [name for own in ROLES for name in plan.sources.get(own, Source(())).columns]
+    names = [name for own in ROLES for name in plan.sources.get(own, LeafSource(())).columns]
     compared = [term.column for term in options.filter if term.column in batch.columns]
     columns: dict[str, Any] = {}
     for name in dict.fromkeys([*names, *compared, *([_AGENT] if _AGENT in batch.columns else [])]):
@@ -244,7 +244,9 @@ def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
             )
 
 
-def _episodes(batch: Batch, plan: Plan, roles: pa.Table, line_id: str, ended: Bool) -> NDArray[np.object_]:
+def _episodes(
+    batch: Batch, plan: TablePlan, roles: pa.Table, line_id: str, ended: Bool
+) -> NDArray[np.object_]:
     """`[R]` episode, policy and agent as one id: `7`, `7/2` (another agent than the first), `7/policy/0`."""
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:

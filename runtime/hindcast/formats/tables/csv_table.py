@@ -19,7 +19,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.json_lines import beyond_int64
-from hindcast.formats.tables.naming import Plan, plan_of
+from hindcast.formats.tables.naming import TablePlan, plan_of
 from hindcast.formats.tables.read_options import check_options, column_types_of
 from hindcast.formats.tables.text_files import ends_of, head_of
 from hindcast.formats.tables.text_tables import Stretch, TextTables, Types
@@ -156,7 +156,7 @@ def _of(options: ReadOptions) -> dict[str, Any]:
     return check_options(Csv.name, options.options, _OPTIONS)
 
 
-def _types(plan: Plan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
+def _types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:
     """The types of columns that do not depend on their content."""
     types: dict[str, pa.DataType] = {}
     for name, source in plan.sources.items():

@@ -22,7 +22,7 @@ from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf, kind_of
 from hindcast.formats.tables.filters import passing
 from hindcast.formats.tables.json_lines import json_cells
-from hindcast.formats.tables.naming import ROLES, Plan, Source
+from hindcast.formats.tables.naming import ROLES, LeafSource, TablePlan
 from hindcast.formats.tables.roles import actors_of, ends_of, episodes_of, timesteps_of
 
 _WAY_OUT = (
@@ -36,7 +36,7 @@ _FILL: Final = "fix it, or remove its episode from the data"
 _OWN: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
-class Reader(NamedTuple):
+class TableReader(NamedTuple):
     """How the tables of one file become `Rows`.
 
     Attributes:
@@ -47,12 +47,12 @@ class Reader(NamedTuple):
     """
 
     path: str
-    plan: Plan
+    plan: TablePlan
     spec: DataSpec
     options: ReadOptions
 
 
-def rows_of(table: pa.Table, first: int, reader: Reader) -> Rows | None:
+def rows_of(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
     """A table's rows that pass the filter; None if none does.
 
     Args:
@@ -112,7 +112,7 @@ def sentences(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
         raise DataError(f"{path}: {error}") from error
 
 
-def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Arrays:
+def _leaves(table: pa.Table, name: str, source: LeafSource, reader: TableReader) -> Arrays:
     if source.shape is not None:
         return {name: _assembled(table, name, source, source.shape)}
     own = source.columns[0]
@@ -136,7 +136,7 @@ def _leaves(table: pa.Table, name: str, source: Source, reader: Reader) -> Array
         raise DataError(f"{error}; {LEAVE_OUT}") from error
 
 
-def _assembled(table: pa.Table, name: str, source: Source, shape: tuple[int, ...]) -> NDArray[Any]:
+def _assembled(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
     parts = []
     for own in source.columns:
         (part,) = leaves_of(table.column(own), table.schema.field(own), own).values()
@@ -162,7 +162,7 @@ def _check_rewards(columns: Arrays) -> None:
             )
 
 
-def _infos(table: pa.Table, reader: Reader) -> NDArray[np.object_] | None:
+def _infos(table: pa.Table, reader: TableReader) -> NDArray[np.object_] | None:
     """`[R]` JSON texts; None if there is no such column, or if it is empty and not from Hindcast."""
     source, wanted = reader.plan.sources.get(Columns.INFOS), reader.options.columns
     is_ours = Columns.INFOS in reader.spec.leaves
@@ -214,7 +214,7 @@ def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
     return array.astype(leaf.dtype, copy=False).reshape(wanted)
 
 
-def _filled(table: pa.Table, plan: Plan, ended: Bool, zero_final: bool) -> tuple[pa.Table, Bool]:
+def _filled(table: pa.Table, plan: TablePlan, ended: Bool, zero_final: bool) -> tuple[pa.Table, Bool]:
     """The table with the rows' own observations in place of final ones that are null, and which rows those are.
 
     Raises:

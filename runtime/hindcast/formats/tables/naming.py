@@ -53,7 +53,7 @@ _INDEXED: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
 _GLOB: Final = re.compile(r"[*?]")
 
 
-class Source(NamedTuple):
+class LeafSource(NamedTuple):
     """Where a leaf comes from.
 
     Attributes:
@@ -66,7 +66,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class TablePlan:
     """What is read from a table.
 
     Attributes:
@@ -76,7 +76,7 @@ class Plan:
         left_out: columns of the data that are not read, although nothing excludes them.
     """
 
-    sources: dict[str, Source]
+    sources: dict[str, LeafSource]
     only_done: str | None
     end_infos: str | None
     left_out: tuple[str, ...]
@@ -101,7 +101,7 @@ class Plan:
         return tuple(notes)
 
 
-def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] = ()) -> Plan:
+def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] = ()) -> TablePlan:
     """What to read of a table with these columns.
 
     Args:
@@ -115,7 +115,7 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
     names = [*names, *(key for key in options.keys if key not in names)]
     table = _Table(names)
     schema = {Columns.TERMINATEDS if own in DONES else own: theirs for own, theirs in options.schema.items()}
-    sources: dict[str, Source] = {}
+    sources: dict[str, LeafSource] = {}
     for own in dict.fromkeys([*ALIASES, *map(root, schema)]):
         sources.update(_sources_of(own, schema, table))
     taken = {name for source in sources.values() for name in source.columns}
@@ -130,7 +130,7 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
     sources = _selected(sources, options.columns)
     _check_needed({*sources, *empty}, options.columns, names)
     silent = NO_OUTPUTS - set(DONES) - ALIASES.keys()
-    return Plan(sources, only_done, end_infos, tuple(name for name in left_out if name not in silent))
+    return TablePlan(sources, only_done, end_infos, tuple(name for name in left_out if name not in silent))
 
 
 def nearest(name: str, names: Collection[str]) -> str:
@@ -153,12 +153,12 @@ class _Table:
         if twice is not None:
             raise DataError(f"it has two columns {twice!r}: rename one")
         self.names = names
-        self.stems: dict[str, Source] = {}
+        self.stems: dict[str, LeafSource] = {}
         indexed: dict[str, dict[tuple[int, ...], str]] = {}
         for name in names:
             match = _INDEXED.fullmatch(name)
             if match is None:
-                self.stems[name] = Source((name,))
+                self.stems[name] = LeafSource((name,))
             else:
                 index = tuple(int(part) for part in match["index"].split(","))
                 indexed.setdefault(match["stem"], {})[index] = name
@@ -167,7 +167,7 @@ class _Table:
                 raise DataError(f"it has the columns {stem!r} and {next(iter(parts.values()))!r}: rename one")
             self.stems[stem] = _assembled(stem, parts)
 
-    def of(self, name: str, own: str) -> dict[str, Source]:
+    def of(self, name: str, own: str) -> dict[str, LeafSource]:
         """The column, its numbered parts, or its leaves, by their new names; empty if there are none."""
         if name in self.stems:
             return {own: self.stems[name]}
@@ -176,7 +176,7 @@ class _Table:
             return {own + stem.removeprefix(name): source for stem, source in below.items()}
         return self._numbered(name, own) if root(own) in _NUMBERED else {}
 
-    def _numbered(self, name: str, own: str) -> dict[str, Source]:
+    def _numbered(self, name: str, own: str) -> dict[str, LeafSource]:
         pattern = re.compile(rf"{re.escape(name)}_(\d+)")
         found = {int(match[1]): column for column in self.names if (match := pattern.fullmatch(column))}
         if not found:
@@ -185,7 +185,7 @@ class _Table:
         return {own: _assembled(name, {(index - first,): column for index, column in found.items()})}
 
 
-def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> Source:
+def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> LeafSource:
     """Numbered columns as one array; no index may be missing."""
     dimensions = {len(index) for index in parts}
     if len(dimensions) > 1:
@@ -199,10 +199,10 @@ def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> Source:
             f"the columns of {stem!r} are numbered up to {list(shape)}, and there are {len(order)} of them: "
             "one is missing"
         )
-    return Source(tuple(parts[index] for index in order), shape)
+    return LeafSource(tuple(parts[index] for index in order), shape)
 
 
-def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, Source]:
+def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, LeafSource]:
     """Where one of Hindcast's columns, or its leaves, come from; empty if there are none."""
     mapped = {name: theirs for name, theirs in schema.items() if root(name) == own}
     if mapped:
@@ -219,16 +219,16 @@ def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, So
     return next(iter(others.values()), {})
 
 
-def _mapped(own: str, theirs: str, table: _Table) -> dict[str, Source]:
+def _mapped(own: str, theirs: str, table: _Table) -> dict[str, LeafSource]:
     if theirs in table.names:
-        return {own: Source((theirs,))}
+        return {own: LeafSource((theirs,))}
     if _GLOB.search(theirs):
         matching = sorted((name for name in table.names if fnmatch.fnmatchcase(name, theirs)), key=natural)
         if not matching:
             raise DataError(
                 f"no column matches {theirs!r}, which `schema` names: there are {listed(table.names)}"
             )
-        return {own: Source(tuple(matching), (len(matching),))}
+        return {own: LeafSource(tuple(matching), (len(matching),))}
     found = table.of(theirs, own)
     if not found:
         raise DataError(
@@ -237,7 +237,7 @@ def _mapped(own: str, theirs: str, table: _Table) -> dict[str, Source]:
     return found
 
 
-def _only_done(sources: dict[str, Source], options: ReadOptions) -> tuple[str | None, str | None]:
+def _only_done(sources: dict[str, LeafSource], options: ReadOptions) -> tuple[str | None, str | None]:
     """The flag `done` if it is the only one, and the infos that may explain it."""
     over = sources.get(Columns.TERMINATEDS)
     if over is None or Columns.TRUNCATEDS in sources or Columns.TERMINATEDS in options.schema:
@@ -248,7 +248,7 @@ def _only_done(sources: dict[str, Source], options: ReadOptions) -> tuple[str | 
     return over.columns[0], None if infos is None else infos.columns[0]
 
 
-def _selected(sources: dict[str, Source], columns: Sequence[str] | None) -> dict[str, Source]:
+def _selected(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> dict[str, LeafSource]:
     if columns is None:
         return sources
     known = {*sources, *map(root, sources)}

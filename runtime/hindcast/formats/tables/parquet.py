@@ -21,9 +21,9 @@ from hindcast.formats.parquet.description import described, read_index
 from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import Reader, rows_of, sentences
+from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
 from hindcast.formats.tables.filters import expression_of, guarantee, keyed, keyed_schema
-from hindcast.formats.tables.naming import Plan, plan_of
+from hindcast.formats.tables.naming import TablePlan, plan_of
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
@@ -89,7 +89,7 @@ class Parquet(Format):
         with open_parquet(piece.location) as file:
             schema = file.schema_arrow
             plan = _plan(piece.location, schema, options)
-            reader = Reader(str(piece.location), plan, _own_spec(piece.location, schema), options)
+            reader = TableReader(str(piece.location), plan, _own_spec(piece.location, schema), options)
             names = list(dict.fromkeys([*plan.columns, *(term.column for term in options.filter)]))
             own = [name for name in names if name in schema.names]
             joints = _joints(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
@@ -141,7 +141,7 @@ def _check(location: Location, file: pq.ParquetFile) -> None:
         raise DataError(damaged(str(location), f"{rows} rows, and its footer says {metadata.num_rows}"))
 
 
-def _plan(location: Location, schema: pa.Schema, options: ReadOptions) -> Plan:
+def _plan(location: Location, schema: pa.Schema, options: ReadOptions) -> TablePlan:
     with sentences(str(location)):
         return plan_of(schema.names, options)
 

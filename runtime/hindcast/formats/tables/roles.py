@@ -15,7 +15,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.layout import CellError, refuse_null
 from hindcast.formats.rows import ACTORS
-from hindcast.formats.tables.naming import Plan
+from hindcast.formats.tables.naming import TablePlan
 
 _TIME_LIMIT: Final = "TimeLimit.truncated"
 _UUID_BYTES: Final = 16
@@ -24,7 +24,7 @@ _FALSE: Final = ("false", "0", "0.0", "f", "no")
 _EXPECTED: Final = "expected true or false; fix it, or name another column by `schema`"
 
 
-def ends_of(table: pa.Table, plan: Plan) -> tuple[Bool, Bool]:
+def ends_of(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool]:
     """`[R]` each: where the environment ended an episode, and where it was cut off.
 
     In logs of Gym's older interface one flag says that an episode is over, and its infos whether by a time limit.
@@ -41,7 +41,7 @@ def ends_of(table: pa.Table, plan: Plan) -> tuple[Bool, Bool]:
     return over & ~cut, cut
 
 
-def _flags(table: pa.Table, plan: Plan, own: str) -> Bool:
+def _flags(table: pa.Table, plan: TablePlan, own: str) -> Bool:
     source = plan.sources.get(own)
     if source is None:
         return np.zeros(len(table), dtype=np.bool_)
@@ -75,7 +75,7 @@ def _says_cut(info: Any, row: int) -> bool:
     return isinstance(info, dict) and bool(info.get(_TIME_LIMIT))
 
 
-def episodes_of(table: pa.Table, plan: Plan, *, is_ours: bool) -> NDArray[np.object_] | None:
+def episodes_of(table: pa.Table, plan: TablePlan, *, is_ours: bool) -> NDArray[np.object_] | None:
     """`[R]` the episodes' ids as text; in files of others followed by a slash and the agent's, if rows name one.
 
     Raises:
@@ -96,7 +96,7 @@ def episodes_of(table: pa.Table, plan: Plan, *, is_ours: bool) -> NDArray[np.obj
     return episodes + np.where(names == "", "", "/" + names)
 
 
-def actors_of(table: pa.Table, plan: Plan) -> dict[str, NDArray[np.object_]]:
+def actors_of(table: pa.Table, plan: TablePlan) -> dict[str, NDArray[np.object_]]:
     """`[R]` texts: the agent and the module of each row, if rows name them."""
     found = {}
     for name in ACTORS:
@@ -115,7 +115,7 @@ def _texts_or_none(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
     return out
 
 
-def timesteps_of(table: pa.Table, plan: Plan) -> I64 | None:
+def timesteps_of(table: pa.Table, plan: TablePlan) -> I64 | None:
     """`[R]` the timesteps; None without such a column.
 
     Raises:

@@ -16,9 +16,9 @@ from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables import text_files
-from hindcast.formats.tables.decoding import Reader, rows_of, sentences
+from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
 from hindcast.formats.tables.filters import keyed
-from hindcast.formats.tables.naming import ALIASES, Plan, listed, nearest, plan_of
+from hindcast.formats.tables.naming import ALIASES, TablePlan, listed, nearest, plan_of
 from hindcast.formats.tables.read_options import column_types_of
 from hindcast.formats.tables.text_files import Span, blocks_of, is_compressed, text_of
 from hindcast.formats.tables.written import empty_leaves, with_element, written_spec
@@ -119,14 +119,14 @@ class TextTables(Format):
         """See `Format.read`."""
         location, stretch = piece.location, piece.stretch
         for table, plan, first in self._tables(location, stretch, options):
-            reader = Reader(str(location), plan, DataSpec(dict(stretch.leaves)), options)
+            reader = TableReader(str(location), plan, DataSpec(dict(stretch.leaves)), options)
             rows = rows_of(keyed(table, options), first, reader)
             if rows is not None:
                 yield _with_empty(rows, stretch.leaves, options)
 
     def _tables(
         self, location: Location, stretch: Stretch, options: ReadOptions
-    ) -> Iterator[tuple[pa.Table, Plan, int]]:
+    ) -> Iterator[tuple[pa.Table, TablePlan, int]]:
         """The piece's tables, each with the number of its first row; the file's first one determines the types."""
         blocks: Iterable[tuple[Span, Any]] = self.blocks(location, options)
         if stretch.span is not None:
@@ -178,7 +178,9 @@ def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) ->
     return replace(rows, columns={**rows.columns, **empty}) if empty else rows
 
 
-def _plan(names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: Mapping[str, Leaf]) -> Plan:
+def _plan(
+    names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: Mapping[str, Leaf]
+) -> TablePlan:
     """What to read of a table.
 
     Raises:
@@ -199,7 +201,7 @@ def info_names(options: ReadOptions) -> tuple[str, ...]:
     return (Columns.INFOS, *ALIASES[Columns.INFOS]) if named is None else (named,)
 
 
-def _with_declared_types(table: pa.Table, plan: Plan, options: ReadOptions) -> pa.Table:
+def _with_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptions) -> pa.Table:
     """The table with the types that `column_types` gives, and with rewards as floats, whatever they look like."""
     declared = dict(column_types_of(options))
     rewards = plan.sources.get(Columns.REWARDS)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
 from hindcast.errors import DataError
-from hindcast.formats.data_file import DataFile, Group
+from hindcast.formats.data_file import DataFile, EncodedEpisodes
 from hindcast.storage.location import Location
 
 SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
@@ -33,7 +33,7 @@ class TextFile(DataFile):
     def takes(self, schema: pa.Schema) -> bool:
         return schema == SCHEMA
 
-    def _put(self, group: Group) -> None:
+    def _put(self, group: EncodedEpisodes) -> None:
         for chunk in group.table.column(0).chunks:
             offsets = _offsets(chunk)
             self._file.write(memoryview(chunk.buffers()[2])[offsets[0] : offsets[-1]])
@@ -63,10 +63,12 @@ class TextEncoder:
         return len(self.header)
 
 
-def lines_of(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> Group:
+def lines_of(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> EncodedEpisodes:
     """Lines, line ends included, as a group of episodes that have so many steps and lines each."""
     offsets, ends = _offsets(lines), np.cumsum(rows)
-    return Group(pa.table([lines], schema=SCHEMA), length, rows, offsets[ends] - offsets[ends - rows])
+    return EncodedEpisodes(
+        pa.table([lines], schema=SCHEMA), length, rows, offsets[ends] - offsets[ends - rows]
+    )
 
 
 def _offsets(lines: pa.LargeBinaryArray) -> I64:

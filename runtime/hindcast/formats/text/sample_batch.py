@@ -19,8 +19,8 @@ from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import step_texts
 from hindcast.formats.columns.pickles import pickled
-from hindcast.formats.columns.steps import Steps, as_numbers, nest
-from hindcast.formats.data_file import Group
+from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
+from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import TextEncoder, Words, info_json, json_of, lines_of
 
@@ -29,7 +29,7 @@ _WORDS: Final = Words(b"NaN", b"Infinity", b"-Infinity")  # no JSON, but what RL
 
 
 class SampleBatchEncoder(TextEncoder):
-    """An `Encoder`.
+    """A `RowEncoder`.
 
     Args:
         spec: of the data.
@@ -42,14 +42,14 @@ class SampleBatchEncoder(TextEncoder):
     suffix = ".json"
 
     def __init__(self, spec: DataSpec, packed: Sequence[str] = ()) -> None:
-        self._steps = Steps(spec, SAMPLE_BATCH_LAYOUT)
+        self._steps = StepLayout(spec, SAMPLE_BATCH_LAYOUT)
         for name in packed:
             _check_packable(name, self._steps.leaves)
         self._packed = packed
         of_obs, of_actions = space_struct(spec.observation_space), space_struct(spec.action_space)
         self._structs = {Columns.OBS: of_obs, Columns.NEXT_OBS: of_obs, Columns.ACTIONS: of_actions}
 
-    def encode(self, block: Block) -> Group:
+    def encode(self, block: Block) -> EncodedEpisodes:
         """See `Encoder.encode`; there is a column of infos only in blocks in which any is not empty."""
         columns = {name: self._values(name, array) for name, array in self._steps.arrays(block).items()}
         infos = step_texts(block.without_details())

@@ -20,8 +20,8 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import step_texts
-from hindcast.formats.columns.steps import Steps, as_numbers, nest
-from hindcast.formats.data_file import Group
+from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
+from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import TextEncoder, Words, info_json, lines_of, number_cells
 
@@ -34,7 +34,7 @@ _PLACE: Final = b"\0"
 
 
 class StepEncoder(TextEncoder):
-    """An `Encoder`. A line is the cells of its step with the same text between them in each line.
+    """A `RowEncoder`. A line is the cells of its step with the same text between them in each line.
 
     Attributes:
         before: column or leaf -> the text before its cells, in the order of a line.
@@ -45,7 +45,7 @@ class StepEncoder(TextEncoder):
     last: tuple[bytes, bytes]
 
     def __init__(self, spec: DataSpec, layout: str) -> None:
-        self.steps = Steps(spec, layout)
+        self.steps = StepLayout(spec, layout)
 
     @abstractmethod
     def text(self, text: str) -> bytes:
@@ -59,7 +59,7 @@ class StepEncoder(TextEncoder):
     def infos(self, block: Block) -> list[bytes] | None:
         """`[S]` the cells of infos; None if there are none."""
 
-    def encode(self, block: Block) -> Group:
+    def encode(self, block: Block) -> EncodedEpisodes:
         """See `Encoder.encode`."""
         arrays = self.steps.arrays(block)
         parts: list[Any] = []
@@ -81,7 +81,7 @@ class StepEncoder(TextEncoder):
 
 
 class JsonEncoder(StepEncoder):
-    """An `Encoder` of objects; a row has `infos` only if they are not empty."""
+    """A `RowEncoder` of objects; a row has `infos` only if they are not empty."""
 
     suffix = ".json"
 
@@ -108,7 +108,7 @@ class JsonEncoder(StepEncoder):
 
 
 class CsvEncoder(StepEncoder):
-    """An `Encoder` of rows. All files of a spec have the same columns, whether or not any info has content.
+    """A `RowEncoder` of rows. All files of a spec have the same columns, whether or not any info has content.
 
     Episode details are not written.
 
