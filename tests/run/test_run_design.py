@@ -1,4 +1,4 @@
-"""docs/design.md says what is true of the code: the walks through it, and its modules."""
+"""docs/design.md says what is true of the code: the walks through it, its modules, and one thing for a name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import threading
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -63,6 +64,17 @@ def test_a_walk_leads_from_file_to_file(walk):
         assert any(known_as in imported(package, earlier) or earlier in asks for earlier in files[:number]), (
             file
         )
+
+
+def test_each_class_has_a_name_of_its_own():
+    found = Counter(
+        node.name
+        for root in PACKAGES.values()
+        for file in root.rglob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in found.items() if count > 1] == []
 
 
 def test_a_timestep_passes_the_files_of_the_first_walk(tmp_path, walks):
