@@ -497,6 +497,15 @@ class TestFolder:
         assert without_times(list(map(json.loads, lines))) == without_times(results(tmp_path))
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])
+def test_a_run_whose_mark_is_damaged_is_refused(tmp_path: Path, walks: Path, content: bytes) -> None:
+    resource = training(tmp_path, walks, stop={"updates": 2})
+    train(resource)
+    (tmp_path / "test/r1/spec.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"test/r1/spec\.json, which says whose the folder is, is damaged"):
+        train(resource)
+
+
 class TestInitialCheckpoint:
     def start(self, folder: Path, data: Path, path: Path, **spec: Any) -> None:
         config = {"lr": 1e-30, "trainBatchSizePerLearner": 32}
