@@ -1,9 +1,9 @@
-"""Python programs that start in milliseconds: each is forked from a process that has imported Hindcast already.
+"""Python programs that start in milliseconds: each is forked from a process with Hindcast or RLlib imported already.
 
 A program runs in a process of its own, with its caller's files, folder and environment, as if the interpreter had
-started it, but for deprecation warnings, which are errors.
+started it; but with Hindcast deprecation warnings are errors.
 
-    python warm_python.py ADDRESS    (the process that is forked; ADDRESS is a socket to be made)
+    python warm_python.py ADDRESS MODULE…    (the process that is forked; ADDRESS is a socket to be made)
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ sys.exit(int(status) % 256)
 """
 
 
+_HINDCAST = "hindcast.cli.main"
 _TAKE_LONG_TO_IMPORT = (
-    "hindcast.cli.main",
+    _HINDCAST,
     "hindcast.run.carry_out",
     "hindcast.report.writing",
     "tensorboard.summary.writer.event_file_writer",
@@ -103,11 +104,23 @@ class Program:
 
 
 @contextmanager
-def warm_python(folder: Path) -> Iterator[WarmPython]:
-    """Programs can be started until this ends."""
+def warm_python(
+    folder: Path,
+    python: str = sys.executable,
+    modules: Sequence[str] = _TAKE_LONG_TO_IMPORT,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[WarmPython]:
+    """Programs can be started until this ends.
+
+    Args:
+        folder: for what `WarmPython` has there.
+        python: the interpreter.
+        modules: that it imports before any program starts.
+        environment: in which it does so; this process's by default.
+    """
     warm = WarmPython(folder)
-    command = [sys.executable, __file__, str(folder / "socket")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+    command = [python, __file__, str(folder / "socket"), *modules]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:
         assert server.stdout is not None
         server.stdout.readline()  # it listens
         try:
@@ -116,9 +129,9 @@ def warm_python(folder: Path) -> Iterator[WarmPython]:
             server.kill()
 
 
-def main(address: str) -> Any:
+def main(address: str, *modules: str) -> Any:
     """Serve; returns only in the process of a program, with its exit code."""
-    for name in _TAKE_LONG_TO_IMPORT:
+    for name in modules:
         importlib.import_module(name)
 
     with socket.socket(socket.AF_UNIX) as listening:
@@ -172,7 +185,8 @@ def _run(name: str, *arguments: str) -> Any:
         sys.argv = [name, *arguments]
         sys.path[:1] = paths
         return hindcast()
-    warnings.simplefilter("error", DeprecationWarning)
+    if _HINDCAST in sys.modules:
+        warnings.simplefilter("error", DeprecationWarning)
     sys.argv = list(arguments)
     sys.path[:1] = [str(Path(arguments[0]).resolve().parent), *paths]
     runpy.run_path(arguments[0], run_name="__main__")
@@ -180,4 +194,4 @@ def _run(name: str, *arguments: str) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

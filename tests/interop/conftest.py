@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from warm_python import warm_python
+
 HERE = Path(__file__).parent
 Run = Callable[..., str]
+TAKE_LONG_TO_IMPORT = (
+    "ray.rllib.algorithms.bc",
+    "ray.rllib.algorithms.ppo",
+    "ray.rllib.offline.json_reader",
+    "ray.rllib.offline.offline_prelearner",
+)
 
 
 @pytest.fixture(scope="session")
-def rllib(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def rllib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """`rllib("script.py", *arguments)` runs a script beside this file and answers what it printed last."""
     python = os.environ.get("HINDCAST_RLLIB_PYTHON")
     if not python:
@@ -31,12 +39,14 @@ def rllib(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "RAY_worker_niceness": "0",
     }
 
-    def run(script: str, *arguments: object) -> str:
-        command = [python, str(HERE / script), *map(str, arguments)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=folder, check=False, timeout=900
-        )
-        assert done.returncode == 0, f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        return done.stdout.strip().splitlines()[-1]
+    with warm_python(tmp_path_factory.mktemp("warm"), python, TAKE_LONG_TO_IMPORT, environment) as warm:
 
-    return run
+        def run(script: str, *arguments: object) -> str:
+            command = [str(warm.folder / "python"), str(HERE / script), *map(str, arguments)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment, cwd=folder, check=False, timeout=900
+            )
+            assert done.returncode == 0, f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+            return done.stdout.strip().splitlines()[-1]
+
+        yield run
