@@ -21,7 +21,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
 QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
-.PHONY: demo test test-all computing waiting stores soak lint format interop api e2e crds images bench clean
+.PHONY: demo test test-all stores soak lint format interop api e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it on this machine
 	$(BIN)/hindcast demo
@@ -29,14 +29,9 @@ demo: $(READY)  ## record an expert and clone it on this machine
 test: lint  ## style, types, contracts, and the quick tests (3 minutes)
 	$(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "$(QUICK)" $(FLAGS)
 
-test-all: computing  ## everything that needs no cluster
-	$(MAKE) waiting
-
-computing: lint  ## the part of test-all that keeps all processors busy
+test-all: lint  ## everything that needs no cluster
 	HINDCAST_CHECKS=all $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "not (stores or minutes)" $(FLAGS)
-
-waiting:  ## the part of test-all that leaves room for something else
-	$(MAKE) --jobs 2 --output-sync=target stores interop
+	$(MAKE) --jobs 2 --output-sync=target stores interop  # both mostly wait
 
 stores: $(READY) $(AZURITE)  ## object stores that fail, and servers that are killed
 	HINDCAST_CHECKS=all $(PYTEST) -n $(WAITING) --dist load tests/stores $(FLAGS)
