@@ -13,7 +13,6 @@ from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelI
 from hindcast.learn.batches import masked_mean
 from hindcast.learn.gae import window_gae
 from hindcast.learn.optimisers import OptimiserSpec
-from hindcast.learn.target_networks import polyak
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
 
@@ -108,7 +107,7 @@ class NStepQ(_Toy):
         return chosen - (batch["rewards"] + batch["discounts"] * best)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
-        polyak(nets["target"], nets["policy"], 0.1)
+        self.move_targets(nets, 0.1)
 
 
 class PrioritisedQ(NStepQ):

@@ -34,7 +34,7 @@ class Reconciler:
         self._startups = Startups()
         self._meter = RunMeter()
         self._uids: dict[Key, str] = {}
-        self._actor = Applier(api, cache, self._startups, queue.add)
+        self._applier = Applier(api, cache, self._startups, queue.add)
         self.observer = Observer(api, cache, self._startups)
 
     async def work(self) -> None:
@@ -85,7 +85,7 @@ class Reconciler:
         if await self._act(key, decision):
             self._queue.add(key)
         for event in decision.events:
-            await self._actor.announce(resource, event)
+            await self._applier.announce(resource, event)
         self._schedule(key, facts, decision.requeue_at)
 
     async def _write_status(self, key: Key, facts: Facts, status: Mapping[str, Any]) -> None:
@@ -94,7 +94,7 @@ class Reconciler:
         resource = self._cache.resources.get(key)
         if resource is None or resource.status is not facts.status:
             raise NotYet("the resource changed while it was observed")
-        await self._actor.write_status(resource, status)
+        await self._applier.write_status(resource, status)
         if status.get("state") != facts.status.get("state"):
             log.info("state changed", resource=key, state=status.get("state"), message=status.get("message"))
 
@@ -106,7 +106,7 @@ class Reconciler:
             if resource is None:
                 raise NotYet("the resource was deleted in the meantime")
             log.debug("action", resource=key, action=type(action).__name__)
-            again |= await self._actor.carry_out(resource, action)
+            again |= await self._applier.carry_out(resource, action)
         return again
 
     def _schedule(self, key: Key, facts: Facts, when: datetime | None) -> None:

@@ -28,7 +28,6 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule, value_at
-from hindcast.learn.target_networks import polyak
 from hindcast.models.distributions import Actions
 from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, at_next, mean_of, taken_of
@@ -145,7 +144,7 @@ class DQN(Algorithm):
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         if (step.updates + 1) % self.options.target_network_update_freq == 0:
-            polyak(nets["target"], cast(GreedyPolicy, nets["policy"]).values, self.options.tau)
+            self.move_targets(nets, self.options.tau)
 
     def critic(self, nets: nn.ModuleDict) -> Critic:
         values = cast(GreedyPolicy, nets["policy"]).values

@@ -23,7 +23,6 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import bootstrapped, with_padding_filled
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import polyak
 from hindcast.models.flow_policy import OneStepPolicy, VectorField, chunk_space
 from hindcast.models.networks import Critics, at_next
 from hindcast.pipeline.needs import Needs, transitions
@@ -121,7 +120,7 @@ class FQL(Algorithm):
         return Losses({"critics": critic_loss, "behaviour": flow_loss, "policy": policy_loss}, metrics)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
-        polyak(nets["target_critics"], nets["critics"], self.options.tau)
+        self.move_targets(nets, self.options.tau)
 
     @torch.no_grad()
     def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:

@@ -23,7 +23,6 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import actions_of, bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import polyak
 from hindcast.models.networks import at_next
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions
@@ -90,7 +89,7 @@ class IQL(Algorithm):
         yield Losses({"policy": policy_loss, "critics": critic_loss}, metrics, joint=True)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
-        polyak(nets["target_critics"], nets["critics"], self.options.tau)
+        self.move_targets(nets, self.options.tau)
 
     def _value_loss(self, nets: nn.ModuleDict, batch: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, `[B]` target values of the recorded actions, and the mean of V."""

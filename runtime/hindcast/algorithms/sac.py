@@ -23,7 +23,6 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import polyak
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
@@ -82,7 +81,7 @@ class SAC(Algorithm):
         yield self._policy_losses(nets, batch, step)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
-        polyak(nets["target_critics"], nets["critics"], self.options.tau)
+        self.move_targets(nets, self.options.tau)
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         following = at_next(batch)

@@ -23,7 +23,6 @@ from hindcast.learn.algorithm import (
 )
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
-from hindcast.learn.target_networks import polyak
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
@@ -86,8 +85,7 @@ class TD3(Algorithm):
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         if self._moves_policy(step):
-            polyak(nets["target_critics"], nets["critics"], self.options.tau)
-            polyak(nets["target_policy"], nets["policy"], self.options.tau)
+            self.move_targets(nets, self.options.tau)
 
     @torch.no_grad()
     def _wanted(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Tensor:

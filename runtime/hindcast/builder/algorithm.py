@@ -281,9 +281,7 @@ class RunningAlgorithm:
         """
         part = part_named(component)
         if part == "policy":
-            if note := load_policy(self.get_policy(), path):
-                self._note(note)
-            self._trainer.learner.renew_targets("policy")
+            self._take_policy(path)
             return
         checkpoint = find_checkpoint(path)
         if checkpoint.training.algorithm != self._algorithm:
@@ -393,9 +391,14 @@ class RunningAlgorithm:
         if path is None:
             return
         try:
-            note = load_policy(self.get_policy(), path)
+            self._take_policy(path)
         except DataError as error:
             raise DataError(f"initial_checkpoint: {error}") from error
+
+    def _take_policy(self, path: str | Path) -> None:
+        """Go on with a checkpoint's policy, and target networks that are copies of it."""
+        note = load_policy(self.get_policy(), path)
+        self._trainer.learner.renew_targets("policy")
         if note:
             self._note(note)
 

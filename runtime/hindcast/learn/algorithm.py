@@ -25,7 +25,7 @@ from hindcast.api.option_types import Related
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import frozen_copy
+from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.distributions import Actions
 from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.rl_module import RLModule, build_module
@@ -297,6 +297,11 @@ class Algorithm(ABC):
 
         To be overridden where exploring changes with them; what changes must be buffers of the networks.
         """
+
+    def move_targets(self, nets: nn.ModuleDict, tau: float) -> None:
+        """Move each of `target_networks` towards what it is a copy of, see `polyak`; to be called in `after_update`."""
+        for target, source in self.target_networks.items():
+            polyak(nets[target], nets.get_submodule(source), tau)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027
         """Runs after every update, on the moved weights (target networks). `step` is the update's."""

@@ -57,7 +57,7 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
         DataError: its mark is damaged.
     """
     found = _whole_mark(state)
-    if found is None or carries_another(state, resource):
+    if found is None or _is_of_another(found, resource):
         refuse_another(state, resource, is_worth_keeping)
         write_mark(state, _mark(resource))
         return False
@@ -91,16 +91,14 @@ def refuse_another(
     """
     found = _whole_mark(state)
     # The journal of an application's log may hold what is nowhere else.
-    if found and carries_another(state, resource) and (is_worth_keeping or found["resource"] == LOG):
+    if found and _is_of_another(found, resource) and (is_worth_keeping or found["resource"] == LOG):
         raise OutputConflict(_conflict(state, resource, found))
 
 
 def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
     """Whether `state` carries the hash of another spec, and not only of one that this one extends."""
     found = _whole_mark(state)
-    if found is None or found["specHash"] == spec_hash(resource):
-        return False
-    return _course(found) != course_hash(resource)
+    return found is not None and _is_of_another(found, resource)
 
 
 def has_other_files(folder: Location, state: Location) -> bool:
@@ -116,7 +114,7 @@ def first_learners(state: Location, resource: OfflineTraining) -> int:
     They fix the global batch, which must not change when the number of learners does.
     """
     found = _whole_mark(state)
-    if found is None or carries_another(state, resource):
+    if found is None or _is_of_another(found, resource):
         return resource.spec.learners.replicas
     return int(found["spec"]["spec"].get("learners", {}).get("replicas", 1))
 
@@ -134,6 +132,10 @@ def _whole_mark(state: Location) -> dict[str, Any] | None:
             "into another folder"
         )
     return found
+
+
+def _is_of_another(found: dict[str, Any], resource: OfflineRecording | OfflineTraining) -> bool:
+    return found["specHash"] != spec_hash(resource) and _course(found) != course_hash(resource)
 
 
 def _course(found: dict[str, Any]) -> str | None:
