@@ -21,7 +21,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
 QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
-.PHONY: demo test test-all stores soak lint format interop api e2e crds images bench clean
+.PHONY: demo test test-all stores soak gpu lint format interop api e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it on this machine
 	$(BIN)/hindcast demo
@@ -38,6 +38,10 @@ stores: $(READY) $(AZURITE)  ## object stores that fail, and servers that are ki
 
 soak: $(READY) $(AZURITE)  ## hours: many more kills, faults and random examples, different ones each time
 	HINDCAST_CHECKS=soak $(PYTEST) $(PARALLEL) $(WITHOUT_CLUSTER) -m "soak or hypothesis" --timeout 14400 $(FLAGS)
+
+gpu: $(READY)  ## trainings on this machine's GPU
+	$(BIN)/python -c "import torch; assert torch.cuda.is_available(), 'torch finds no CUDA device here'"
+	$(PYTEST) -m gpu tests/run $(FLAGS)
 
 interop: $(READY) $(RLLIB_READY)  ## compare with RLlib and d3rlpy, each way; they have their own environment
 	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) -n $(WORKERS) --dist loadfile tests/interop

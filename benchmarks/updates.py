@@ -22,7 +22,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import torch
-from bare_updates import ACTIONS, HIDDEN, OBSERVATIONS, UPDATES, Batch
+from bare_updates import ACTIONS, HIDDEN, OBSERVATIONS, UPDATES, Batch, captured
 from measuring import report, take_turns
 
 from hindcast.algorithms import REGISTRY, build
@@ -44,6 +44,8 @@ CONFIGS = {
 }
 """Ours, where they are not our defaults."""
 UPDATES_OF_TURN = {"BC": 150, "IQL": 40, "TD3BC": 60, "SAC": 40, "DQN": 100, "DiscreteCQL": 100, "CQL": 4}
+OF_A_GPU = {"cpu": 1, "cuda": 20}
+"""As many times as many updates make a turn there."""
 NAMES = [name for name in CONFIGS if name in REGISTRY]
 DISCRETE = ("DQN", "DiscreteCQL")
 BARE, D3RLPY, RLLIB = "bare arithmetic", "d3rlpy", "RLlib"
@@ -146,7 +148,8 @@ class Rival:
 def main() -> None:
     """Measure and print a table for each algorithm."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rllib", help="the Python that has RLlib and d3rlpy; without it, both are left out")
+    parser.add_argument("--rllib", help="the Python that has the rivals; without it, they are left out")
+    parser.add_argument("--rivals", nargs="*", default=list(RIVALS), choices=RIVALS)
     parser.add_argument("--algorithms", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument(
         "--compiled", action="store_true", help="also with learners.compile, where there is such"
@@ -162,12 +165,16 @@ def main() -> None:
         np.savez(file, **drawn)
         others = {}
         if arguments.rllib:
-            others = {name: Rival(name, arguments.rllib, file, device) for name in RIVALS}
+            others = {name: Rival(name, arguments.rllib, file, device) for name in arguments.rivals}
         for name in arguments.algorithms:
-            batches, count = batches_of(drawn, name in DISCRETE, device), UPDATES_OF_TURN[name]
+            batches, count = (
+                batches_of(drawn, name in DISCRETE, device),
+                UPDATES_OF_TURN[name] * OF_A_GPU[device],
+            )
+            bare = UPDATES[name](device)
             rivals = {
                 "Hindcast": turns(ours(name, device), batches, count, device),
-                BARE: turns(UPDATES[name](device), batches, count, device),
+                BARE: turns(bare if device == "cpu" else captured(bare, batches), batches, count, device),
             }
             if arguments.compiled and REGISTRY[name].compiled:
                 rivals["Hindcast, compiled"] = turns(

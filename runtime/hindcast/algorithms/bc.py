@@ -37,6 +37,7 @@ class BC(Algorithm):
     """Behaviour cloning; see `BCOptions` for the objective."""
 
     Options = BCOptions
+    captured = True
     recurrent = True
     compiled: ClassVar[tuple[str, ...]] = ("losses",)
     options: BCOptions

@@ -80,6 +80,10 @@ class CQL(SAC):
             found["gap_weight"] = OptimiserSpec(list(nets["gap_weight"].parameters()), self.options.critic_lr)
         return found
 
+    def update_kind(self, updates: int) -> bool:
+        """Whether the policy is trained by the critics."""
+        return updates >= self.options.bc_iters
+
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         options, critics = self.options, cast(Critics, nets["critics"])
         with torch.no_grad():
@@ -115,7 +119,7 @@ class CQL(SAC):
         return actions, log_densities, bootstrapped(batch, values)
 
     def _worth(self, nets: nn.ModuleDict, batch: Tensors, step: Step, actions: Tensor) -> Tensor:
-        if step.updates >= self.options.bc_iters:
+        if self.update_kind(step.updates):
             return super()._worth(nets, batch, step, actions)
         policy = cast(RLModule, nets["policy"])
         inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]

@@ -80,6 +80,7 @@ class DecisionTransformer(Algorithm):
     """Decision Transformer; see `DecisionTransformerOptions` for the objective."""
 
     Options = DecisionTransformerOptions
+    captured = True
     own_policy = True
     options: DecisionTransformerOptions
 

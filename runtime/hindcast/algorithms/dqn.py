@@ -91,6 +91,7 @@ class DQN(Algorithm):
     """DQN; see `DQNOptions` for the objective."""
 
     Options: ClassVar[type[AlgorithmOptions]] = DQNOptions
+    captured = True
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
     own_policy = True
@@ -142,8 +143,12 @@ class DQN(Algorithm):
         loss = td_loss + self._penalty(mean_of(quantiles)[0], mean_of(taken), metrics)
         return Losses({"policy": loss}, metrics, priorities=priorities)
 
+    def update_kind(self, updates: int) -> bool:
+        """Whether the target network moves."""
+        return (updates + 1) % self.options.target_network_update_freq == 0
+
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
-        if (step.updates + 1) % self.options.target_network_update_freq == 0:
+        if self.update_kind(step.updates):
             self.move_targets(nets, self.options.tau)
 
     def critic(self, nets: nn.ModuleDict) -> Critic:

@@ -75,6 +75,7 @@ class FQL(Algorithm):
     """FQL; see `FQLOptions` for the objective."""
 
     Options = FQLOptions
+    captured = True
     own_policy = True
     distributions = ("auto",)
     target_networks = {"target_critics": "critics"}

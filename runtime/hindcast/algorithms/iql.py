@@ -61,6 +61,7 @@ class IQL(Algorithm):
     """IQL; see `IQLOptions` for the objective."""
 
     Options = IQLOptions
+    captured = True
     live = True
     distributions = SAMPLED
     target_networks = {"target_critics": "critics"}

@@ -79,6 +79,7 @@ class MARWIL(Algorithm):
     """MARWIL; see `MARWILOptions` for the objective."""
 
     Options = MARWILOptions
+    captured = True
     distributions = SAMPLED
     options: MARWILOptions
 

@@ -79,6 +79,7 @@ class PPO(OnlineAlgorithm):
     """PPO; see `PPOOptions` for the objective."""
 
     Options = PPOOptions
+    captured = True
     distributions = SAMPLED
     options: PPOOptions
 

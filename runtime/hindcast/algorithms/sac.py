@@ -53,6 +53,7 @@ class SAC(Algorithm):
     """SAC; see `SACOptions` for the objective."""
 
     Options: ClassVar[type[AlgorithmOptions]] = SACOptions
+    captured = True
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")

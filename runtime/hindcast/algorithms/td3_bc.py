@@ -58,6 +58,7 @@ class TD3BCOptions(TD3Options):
 class TD3(Algorithm):
     """Twin critics, a deterministic policy with delayed updates, and target networks of both."""
 
+    captured = True
     distributions = ("auto", "deterministic", "squashedDeterministic")
     target_networks = {"target_policy": "policy", "target_critics": "critics"}
     options: TD3Options
@@ -80,11 +81,15 @@ class TD3(Algorithm):
         taken = critics(batch)
         critic_loss = (taken - self._wanted(nets, batch, step)).square().mean(-1).sum()
         yield Losses({"critics": critic_loss}, {"critic_loss": critic_loss, "mean_q": taken.mean()})
-        if self._moves_policy(step):
+        if self.update_kind(step.updates):
             yield self._policy_loss(nets, batch)
 
+    def update_kind(self, updates: int) -> bool:
+        """Whether the policy and the target networks move."""
+        return (updates + 1) % self.options.policy_delay == 0
+
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
-        if self._moves_policy(step):
+        if self.update_kind(step.updates):
             self.move_targets(nets, self.options.tau)
 
     @torch.no_grad()
@@ -108,9 +113,6 @@ class TD3(Algorithm):
     @abstractmethod
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         """The policy's loss and metrics."""
-
-    def _moves_policy(self, step: Step) -> bool:
-        return (step.updates + 1) % self.options.policy_delay == 0
 
 
 class TD3BC(TD3):

@@ -8,7 +8,7 @@ is complete.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -227,6 +227,7 @@ class Algorithm(ABC):
         compiled: names of methods that torch.compile takes as one graph each (`spec.learners.compile`): those that
             compute losses, and neither draw noise from `Step.generator`, look at a number of `Step` nor change a
             buffer. They take the networks first.
+        captured: whether a GPU may record its updates as CUDA graphs: of one `update_kind`, all do the same operations.
         kinds: the resources that it can be used in.
         recurrent: whether its losses take sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps, so that it
             trains policies with a recurrent state.
@@ -240,6 +241,7 @@ class Algorithm(ABC):
 
     Options: ClassVar[type[AlgorithmOptions]]
     compiled: ClassVar[tuple[str, ...]] = ()
+    captured: ClassVar[bool] = False
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
     recurrent: ClassVar[bool] = False
     live: ClassVar[bool] = False
@@ -302,6 +304,10 @@ class Algorithm(ABC):
         """Move each of `target_networks` towards what it is a copy of, see `polyak`; to be called in `after_update`."""
         for target, source in self.target_networks.items():
             polyak(nets[target], nets.get_submodule(source), tau)
+
+    def update_kind(self, updates: int) -> Hashable:  # noqa: ARG002
+        """Which operations the update after so many does: to be overridden where `Step.updates` decides."""
+        return 0
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: B027
         """Runs after every update, on the moved weights (target networks). `step` is the update's."""

@@ -18,9 +18,10 @@ from hindcast.errors import DataError
 from hindcast.learn.algorithm import Algorithm, Losses, Step
 from hindcast.learn.batches import num_timesteps
 from hindcast.learn.group import Group, PeerLost
-from hindcast.learn.metrics import TOTAL_LOSS, MetricSums
+from hindcast.learn.metrics import TOTAL_LOSS, Metrics, MetricSums, stacked
 from hindcast.learn.optimisers import Optimiser, backward, refuse_overlap
 from hindcast.learn.target_networks import is_frozen
+from hindcast.learn.update_graphs import UpdateGraphs, is_capturable
 from hindcast.learn.watch import GradientWatch
 from hindcast.memory import keep_freed_memory
 from hindcast.pipeline.rng import seed_of
@@ -29,6 +30,9 @@ from hindcast.user_code import Misuse, calling, definition, is_users, raise_as_u
 
 _Buffers = dict[str, tuple[Tensor, int]]
 """By name, with their versions: a changed one has another version, a replaced one is another tensor."""
+
+_Moved = tuple[Metrics, Tensor | None]
+"""Metrics of an update, and priorities of its items."""
 
 _NETS, _OPTIMISERS, _RANDOM, _METRICS = "nets", "optimisers", "random", "metrics"
 
@@ -84,6 +88,9 @@ class Learner:
         with calling(self._name, algorithm.optimisers):
             self._optimisers = _optimisers(algorithm, self.nets)
         self._watch = GradientWatch(algorithm, self.nets, self._optimisers)
+        self._graphs: UpdateGraphs[_Moved] | None = None
+        if is_capturable(algorithm, self.nets, self._optimisers.values(), self.device):
+            self._graphs = UpdateGraphs(self._moved, self.generator)
         self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
         self._seen_disjoint: set[tuple[str, ...]] = set()
         self._metrics = self._new_sums()
@@ -109,19 +116,18 @@ class Learner:
         timesteps = timesteps or own
         weight = self._weight_of(batch, own / timesteps)
         try:
-            metrics, priorities = self._moved(batch, weight)
+            metrics, priorities = self._made(batch, weight, timesteps)
             self._metrics.add(metrics, self.updates + 1, weight)
         except PeerLost:
             raise
         except Exception as error:
             raise_as_users(error, self._name, self.algorithm.losses)
-        self._clock += timesteps
         self.updates += 1
         self.timesteps += timesteps
         self._watch.updated()
         if priorities is None:
             return None
-        return self.group.whole(priorities.detach(), len(priorities) * timesteps // own)
+        return self.group.whole(priorities, len(priorities) * timesteps // own)
 
     def metrics(self) -> dict[str, float]:
         """Means since the last call; starts again.
@@ -188,6 +194,8 @@ class Learner:
         """
         self._load_nets(state.tensors)
         self._load_optimisers(state)
+        if self._graphs is not None:
+            self._graphs.clear()
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
         self._clock.fill_(self.timesteps)
@@ -204,12 +212,18 @@ class Learner:
             if source.partition(".")[0] == network:
                 self.nets[target].load_state_dict(self.nets.get_submodule(source).state_dict())
 
-    def _moved(
-        self, batch: Mapping[str, Tensor], weight: float | Tensor
-    ) -> tuple[dict[str, Tensor], Tensor | None]:
+    def _made(self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int) -> _Moved:
+        """An update, by a graph where there is one for it."""
+        self._train_mode()
+        if self._graphs is None or self.group.share.size > 1:
+            return self._moved(batch, weight, timesteps)
+        kind = self.algorithm.update_kind(self.updates)
+        metrics, priorities = self._graphs.run(kind, batch, weight, timesteps)
+        return metrics, None if priorities is None else priorities.clone()
+
+    def _moved(self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int) -> _Moved:
         """All of an update that computes; returns its metrics, and priorities of its items."""
         before = self._buffers()
-        self._train_mode()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
@@ -224,13 +238,14 @@ class Learner:
             metrics.update(self._move(stage, weight))
             losses += [loss.detach() for loss in stage.losses.values()]
             if stage.priorities is not None:
-                priorities = _checked_priorities(stage.priorities, batch)
+                priorities = _checked_priorities(stage.priorities, batch).detach()
         self._watch.losses_end(batch)
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
         self._average_changed(before, weight)
-        return metrics, priorities
+        self._clock += timesteps
+        return stacked(metrics), priorities
 
     def _train_mode(self) -> None:
         """Networks that are trained back from evaluation mode, in which the policy acts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,18 @@ from hindcast.user_code import Misuse
 
 TOTAL_LOSS = "total_loss"
 """The sum of an update's losses; below it those of single optimisers, where there are several."""
+
+
+class Metrics(NamedTuple):
+    """Metrics of one update.
+
+    Attributes:
+        names: M of them.
+        values: `[M]`.
+    """
+
+    names: tuple[str, ...]
+    values: Tensor
 
 
 class MetricSums:
@@ -33,24 +45,23 @@ class MetricSums:
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
-    def add(self, metrics: Mapping[str, Tensor], updates: int, weight: float | Tensor = 1.0) -> None:
+    def add(self, metrics: Metrics, updates: int, weight: float | Tensor = 1.0) -> None:
         """Add an update's metrics.
 
         Args:
-            metrics: name -> scalar.
+            metrics: the values are copied.
             updates: counts the update.
             weight: share of the batch that they are of; the other learners add those of the others.
-
-        Raises:
-            Misuse: a metric is not a scalar.
         """
-        names = tuple(metrics)
-        values = _stacked(metrics)
+        names, values = metrics
         if values.is_cpu and self._spoilt is None and not all(map(math.isfinite, values.tolist())):
             self._spoilt = updates, _not_finite(dict(zip(names, values.tolist(), strict=True)))
         if weight != 1.0:
             values = values.double() * weight
-        self._sums[names] = self._sums[names].add_(values) if names in self._sums else values.double()
+        if names in self._sums:
+            self._sums[names].add_(values)
+        else:
+            self._sums[names] = values.to(torch.float64, copy=True)
         self._counts[names] = self._counts.get(names, 0) + 1
         self._until = updates
 
@@ -103,9 +114,17 @@ class MetricSums:
         self._counts = {tuple(group["names"]): int(group["updates"]) for group in meta["groups"]}
 
 
-def _stacked(metrics: Mapping[str, Tensor]) -> Tensor:
+def stacked(metrics: Mapping[str, Tensor]) -> Metrics:
+    """One tensor of an update's metrics.
+
+    Args:
+        metrics: name -> scalar.
+
+    Raises:
+        Misuse: a metric is not a scalar.
+    """
     try:
-        return torch.stack([value.detach() for value in metrics.values()])
+        return Metrics(tuple(metrics), torch.stack([value.detach() for value in metrics.values()]))
     except (AttributeError, RuntimeError) as error:
         for name, value in metrics.items():
             if not isinstance(value, Tensor) or value.dim():

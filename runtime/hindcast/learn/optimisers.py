@@ -108,6 +108,11 @@ class Optimiser:
         return float(self.torch.param_groups[0]["lr"])
 
     @property
+    def is_capturable(self) -> bool:
+        """Whether a CUDA graph can record its steps."""
+        return isinstance(self.torch, torch.optim.SGD) or "capturable" in self.torch.defaults
+
+    @property
     def gradients(self) -> list[Tensor]:
         """Of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
