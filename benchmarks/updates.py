@@ -44,7 +44,7 @@ CONFIGS = {
 }
 """Ours, where they are not our defaults."""
 UPDATES_OF_TURN = {"BC": 150, "IQL": 40, "TD3BC": 60, "SAC": 40, "DQN": 100, "DiscreteCQL": 100, "CQL": 4}
-OF_A_GPU = {"cpu": 1, "cuda": 20}
+OF_A_GPU = {"cpu": 1, "cuda": 10}
 """As many times as many updates make a turn there."""
 NAMES = [name for name in CONFIGS if name in REGISTRY]
 DISCRETE = ("DQN", "DiscreteCQL")

@@ -5,11 +5,12 @@
 Run by the scoreboard in an environment of its own. TASK is JSON: environment, algorithm, seed, hidden, rate, batch,
 beta (ReBRAC's two), updates, every, resets (a seed for each episode of an evaluation). Options that the task does not
 name are d3rlpy's defaults, except for CQL's penalty, whose weight is fixed at the default of both. Actions of the data
-are in ±1. It prints JSON: for each evaluation the updates made and the returns.
+are in ±1. On a GPU updates are compiled and captured (compile_graph). It prints JSON: for each evaluation the updates made and the returns.
 """
 
 import json
 import sys
+from dataclasses import replace
 
 import d3rlpy
 import gymnasium as gym
@@ -71,7 +72,9 @@ def main():
         action_space=d3rlpy.ActionSpace.CONTINUOUS,
     )
     environment = gym.make(task["environment"])
-    algorithm = config(task, layers(task)).create(device="cpu")
+    is_on_gpu = torch.cuda.is_available()
+    made = replace(config(task, layers(task)), compile_graph=is_on_gpu)
+    algorithm = made.create(device="cuda" if is_on_gpu else "cpu")
     algorithm.build_with_dataset(data)
     if task["algorithm"] == "TD3BC":
         algorithm.config.observation_scaler.fit_with_trajectory_slicer(data.episodes, data.trajectory_slicer)

@@ -3,8 +3,11 @@
     python d3rlpy_updates.py BATCHES.npz DEVICE
 
 Run by updates.py in an environment of its own. Batches are ready, as d3rlpy's buffer would make them; all options are
-d3rlpy's defaults (nothing compiled), the batch of 256 and the networks of two layers of 256 among them.
+d3rlpy's defaults, the batch of 256 and the networks of two layers of 256 among them; but that on a GPU its updates are
+compiled and captured (compile_graph).
 """
+
+from dataclasses import replace
 
 import d3rlpy
 import numpy as np
@@ -30,7 +33,7 @@ def main() -> None:
 
 
 def algorithm(name, columns, device):
-    made = ALGORITHMS[name].create(device=device)
+    made = replace(ALGORITHMS[name], compile_graph=device != "cpu").create(device=device)
     count = int(columns["chosen"].max()) + 1 if name in DISCRETE else columns["actions"].shape[-1]
     made.create_impl(columns["obs"].shape[2:], count)
     return made

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from data import arrays
 from tasks import BATCH, BETAS, D3RLPY, ENVIRONMENTS, EXPLORING, MODELS, OPTIONS, RATES, Piece
 
@@ -33,7 +34,7 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
         rllib: the Python that has d3rlpy.
 
     Returns:
-        The piece's fields; `updates`; `cpu_seconds` of training and evaluating; `evaluations`: for each the updates
+        The piece's fields; `updates`; `device`, a GPU where there is one; `cpu_seconds` of training and evaluating; `evaluations`: for each the updates
         made and the returns of all episodes.
     """
     path = folder / piece.environment / piece.data
@@ -43,6 +44,7 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
     return {
         **piece._asdict(),
         "updates": piece.updates,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "cpu_seconds": round(seconds, 1),
         "evaluations": evaluations,
     }

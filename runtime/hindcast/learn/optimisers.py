@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.errors import DataError, SpecError
+from hindcast.learn.pieces import adam_in_pieces, in_pieces
 from hindcast.learn.schedules import Schedule, ScheduledValue, is_constant, value_at
 from hindcast.user_code import Misuse
 
@@ -25,7 +26,8 @@ _KINDS: dict[str, type[torch.optim.Optimizer]] = {
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind not in _NEED_MORE
 }
 del _KINDS["optimizer"]  # the base class
-_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+_ADAMS = (torch.optim.Adam, torch.optim.AdamW)
+_FUSED = (*_ADAMS, torch.optim.SGD)
 _FUSED_ON = ("cpu", "cuda")
 _OTHER_KERNELS = frozenset({"fused", "foreach", "differentiable"})
 _WRAPPED = ("step", "add_param_group", "state_dict", "load_state_dict")
@@ -185,8 +187,8 @@ class Optimiser:
         gradients = self.gradients
         if not gradients:
             raise Misuse(f"gave a loss of optimiser {self._name!r} that depends on none of its parameters")
-        norms = torch._foreach_norm(gradients)
-        norm = torch.linalg.vector_norm(torch.stack(norms))
+        (pieces,) = in_pieces(gradients)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(pieces)))
         if self._clip is None:
             return norm
         if self._clip_by == "value":
@@ -196,6 +198,7 @@ class Optimiser:
         if self._clip_by == "global_norm":
             torch._foreach_mul_(gradients, _factor(self._clip, norm))
         else:
+            norms = torch._foreach_norm(gradients)
             torch._foreach_mul_(gradients, [_factor(self._clip, each) for each in norms])
         return norm
 
@@ -267,6 +270,9 @@ def _built(
         for options in described[1:]:  # of groups, torch checks nothing
             kind(**options)
         made = kind if described[0].get("differentiable") else uncompiled(kind)
+        is_fused = all(options.get("fused") for options in described)
+        if is_fused and issubclass(kind, _ADAMS) and groups[0].parameters[0].is_cuda:
+            made = adam_in_pieces(made)
         return made(described, **{key: value for key, value in described[0].items() if key != "params"})
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]

@@ -8,6 +8,8 @@ from typing import Self
 import torch
 from torch import nn
 
+from hindcast.learn.pieces import in_pieces
+
 
 def frozen_copy(module: nn.Module) -> nn.Module:
     """An equal copy that no optimiser trains.
@@ -51,6 +53,7 @@ def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
     moving, kept = _tensors_of(target)
     towards, current = _tensors_of(source)
     if moving:
+        moving, towards = in_pieces(moving, towards)
         torch._foreach_lerp_(moving, towards, tau)
     for own, given in zip(kept, current, strict=True):
         own.copy_(given)

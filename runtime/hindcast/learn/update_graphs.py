@@ -36,7 +36,7 @@ class CudaGraph:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(generator)
         self._stream: torch.cuda.Stream = sharing._stream if sharing else torch.cuda.Stream(generator.device)
-        self._pool: tuple[int, int] = sharing._pool if sharing else torch.cuda.graph_pool_handle()
+        self._pool: Any = sharing._pool if sharing else torch.cuda.graph_pool_handle()
 
     def warm_up(self, call: Callable[[], Result]) -> Result:
         """Run on the graph's stream: what autograd and the libraries keep for a stream is there when it records."""

@@ -24,7 +24,8 @@ from hindcast.models.initial_weights import DEFAULT, Initial, of_encoder, of_hea
 Batch = Mapping[str, Tensor]
 
 _ROWS_AT_A_TIME = 512
-"""A layer's weights, what comes in and what goes out then fit into a core's cache, with layers of 256."""
+"""On the CPU a layer's weights, what comes in and what goes out then fit into a core's cache, with layers of 256. On a
+GPU the product that makes the weights' gradients is then spread over all of it."""
 
 
 def at_next(batch: Batch) -> dict[str, Tensor]:
@@ -238,6 +239,11 @@ class MemberLinear(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """`[e, B, size_in]`, of the first e members, -> `[e, B, size_out]`."""
         bias, weight = _first(features.shape[0], self.bias, self.weight)
+        parts, rest = divmod(features.shape[1], _ROWS_AT_A_TIME)
+        if features.is_cuda and parts > 1 and not rest:
+            return (features.unflatten(1, (parts, -1)) @ weight.unsqueeze(1) + bias.unsqueeze(1)).flatten(
+                1, 2
+            )
         return torch.baddbmm(bias, features, weight)
 
 

@@ -103,7 +103,8 @@ class Recurrent(nn.Module):
                     f"the recurrent state {name!r} {given}, where the policy has {list(shape)}: states are of use to a "
                     "model with the recurrent and cellSize of the one that they come from"
                 )
-        return tuple(state[name].to(features.dtype) for name in self._names)
+        # cuDNN takes no views: a batch of one initial state is one
+        return tuple(state[name].to(features.dtype).contiguous() for name in self._names)
 
 
 class SlotStates:
