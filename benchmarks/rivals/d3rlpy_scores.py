@@ -4,8 +4,9 @@
 
 Run by the scoreboard in an environment of its own. TASK is JSON: environment, algorithm, seed, hidden, rate, batch,
 beta (ReBRAC's two), updates, every, resets (a seed for each episode of an evaluation). Options that the task does not
-name are d3rlpy's defaults, except for CQL's penalty, whose weight is fixed at the default of both. Actions of the data
-are in ±1. On a GPU updates are compiled and captured (compile_graph). It prints JSON: for each evaluation the updates made and the returns.
+name are d3rlpy's defaults, except for CQL's penalty, whose weight is fixed at the default of both, and that on a GPU
+updates are compiled and captured (compile_graph). Actions of the data are in ±1. It prints JSON: for each evaluation
+the updates made and the returns.
 """
 
 import json

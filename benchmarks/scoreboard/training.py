@@ -34,8 +34,8 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
         rllib: the Python that has d3rlpy.
 
     Returns:
-        The piece's fields; `updates`; `device`, a GPU where there is one; `cpu_seconds` of training and evaluating; `evaluations`: for each the updates
-        made and the returns of all episodes.
+        The piece's fields; `updates`; `device`, a GPU where there is one; `cpu_seconds` of training and evaluating;
+        `evaluations`: for each the updates made and the returns of all episodes.
     """
     path = folder / piece.environment / piece.data
     begun = time.process_time() + _children()

@@ -168,7 +168,6 @@ def test_is_a_short_file(name: str) -> None:
     assert len(file.read_text().splitlines()) < 150
 
 
-@pytest.mark.gpu
 @algorithms
 def test_learns(name: str, resident: dict[str, Fit]) -> None:
     first, *_, last = (result["learners"]["default_policy"] for result in resident[name].results)
