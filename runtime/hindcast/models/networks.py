@@ -239,11 +239,13 @@ class MemberLinear(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """`[e, B, size_in]`, of the first e members, -> `[e, B, size_out]`."""
         bias, weight = _first(features.shape[0], self.bias, self.weight)
-        parts, rest = divmod(features.shape[1], _ROWS_AT_A_TIME)
-        if features.is_cuda and parts > 1 and not rest:
-            return (features.unflatten(1, (parts, -1)) @ weight.unsqueeze(1) + bias.unsqueeze(1)).flatten(
-                1, 2
-            )
+        if (
+            features.is_cuda
+            and features.shape[1] > _ROWS_AT_A_TIME
+            and features.shape[1] % _ROWS_AT_A_TIME == 0
+        ):
+            parts = features.unflatten(1, (-1, _ROWS_AT_A_TIME))
+            return (parts @ weight.unsqueeze(1) + bias.unsqueeze(1)).flatten(1, 2)
         return torch.baddbmm(bias, features, weight)
 
 
