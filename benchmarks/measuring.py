@@ -27,14 +27,29 @@ def ratio(found: Mapping[str, list[float]], ours: str, rival: str) -> float:
 
 
 def report(
-    title: str, unit: str, found: Mapping[str, list[float]], ours: str, targets: Mapping[str, float]
+    title: str,
+    unit: str,
+    found: Mapping[str, list[float]],
+    ours: str,
+    targets: Mapping[str, float],
+    *,
+    floor: float | None = None,
 ) -> None:
-    """Print a table of medians, ours as a ratio to each rival with its target; then the same as JSON."""
+    """Print a table of medians, ours as a ratio to each rival with its target; then the same as JSON.
+
+    Args:
+        title: of the table.
+        unit: of what was found.
+        found: values of each, by who had them.
+        ours: who we are.
+        targets: least ratio of ours, by rival.
+        floor: least value of ours; None for any.
+    """
     table = Table("who", unit, "ours / it", "target", title=title)
     line = {"benchmark": title, "unit": unit}
     for name, values in found.items():
         median = statistics.median(values)
-        cells = ["", ""]
+        cells = ["", f"≥ {floor:,}" if floor and name == ours else ""]
         if name in targets:
             cells = [f"{ratio(found, ours, name):.2f} x", f"≥ {targets[name]:g} x"]
             line[f"ours_over_{name}"] = f"{ratio(found, ours, name):.3f}"

@@ -27,9 +27,7 @@ def config(task, encoder):
     rate = task["rate"]
     common = {"batch_size": task["batch"]}
     if task["algorithm"] == "BC":
-        return d3rlpy.algos.BCConfig(
-            learning_rate=rate, policy_type="stochastic", encoder_factory=encoder, **common
-        )
+        return d3rlpy.algos.BCConfig(learning_rate=rate, encoder_factory=encoder, **common)
     common |= {
         "actor_learning_rate": rate,
         "critic_learning_rate": rate,

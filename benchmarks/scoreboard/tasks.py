@@ -166,15 +166,17 @@ BETAS = {"expert": 0.1, "medium": 0.01, "replay": 0.01, "random": 0.01}
 these are its choices for Hopper's datasets of the same names, fixed before the board was run."""
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
+    "BC": {"distribution": "squashedDeterministic"},
     "TD3BC": {"observation_filter": "MeanStdFilter"},
     "IQL": {"distribution": "squashedGaussian"},
     "MARWIL": {"distribution": "squashedGaussian"},
     "DecisionTransformer": {"fcnet_hiddens": [], "observation_filter": "MeanStdFilter"},
 }
-"""The paper's: d3rlpy gets a scaler of observations for TD3+BC, and bounds the mean of IQL's policy by itself. Where a
-few heavily weighted actions lie at their bounds, a mean without bounds strays."""
+"""The paper's, and those of d3rlpy's defaults. Its BC fits actions within their bounds by squared error. It gets a
+scaler of observations for TD3+BC, and bounds the mean of IQL's policy by itself: where a few heavily weighted actions
+lie at their bounds, a mean without bounds strays."""
 
-GREEDY = ("TD3BC", "ReBRAC")
+GREEDY = ("BC", "TD3BC", "ReBRAC")
 """Policies without a density: all others are judged offline as they sample."""
 
 UNJUDGED = ("DecisionTransformer",)
