@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -88,6 +88,11 @@ class DataSpec:
     environment: str | None = None
     normalized_actions: bool = True
 
+    @property
+    def required(self) -> set[str]:
+        """The leaves that every file of the dataset has; JSON columns are written only if they are not empty."""
+        return {name for name, leaf in self.leaves.items() if leaf.kind != "json"}
+
     def to_json(self) -> Json:
         """The form in manifests and Parquet metadata."""
         return {
@@ -157,10 +162,9 @@ class DataSpec:
         """Why the two cannot be one dataset, as half a sentence; None if they can."""
         if self is other:
             return None
-        names = _required(self.leaves), _required(other.leaves)
-        if names[0] != names[1]:
-            return f"the columns {sorted(names[0])} differ from {sorted(names[1])}"
-        for name in sorted(names[0]):
+        if self.required != other.required:
+            return f"the columns {sorted(self.required)} differ from {sorted(other.required)}"
+        for name in sorted(self.required):
             if self.leaves[name] != other.leaves[name]:
                 return f"{name!r} is {self.leaves[name]} in one and {other.leaves[name]} in the other"
         if self.normalized_actions != other.normalized_actions and self.has_float_actions:
@@ -221,11 +225,6 @@ class DataSpec:
             environment=self.environment if self.environment == other.environment else None,
             normalized_actions=self.normalized_actions,
         )
-
-
-def _required(leaves: Mapping[str, Leaf]) -> set[str]:
-    """JSON columns may be missing from a file: they are written only if they are not empty."""
-    return {name for name, leaf in leaves.items() if leaf.kind != "json"}
 
 
 def leaf_of(name: str, column: NDArray[Any]) -> Leaf:

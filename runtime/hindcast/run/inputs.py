@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.input import InputSource
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.prepare.opening import Ready, one_dataset, ready
+from hindcast.datasets.prepare.opening import Ready, not_in_all, one_dataset, ready
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.episodes.spaces import space_to_json
@@ -127,7 +127,19 @@ def ready_inputs(
         for said in (*found.unfinished, *found.notes):
             note(f"{reading.paths[0]}: {said}")
         opened.append(one._replace(found=found))
+    if len(opened) > 1 and all(one.weight is None for one in opened):
+        return _of_the_same_columns(opened, note)
     return opened
+
+
+def _of_the_same_columns(inputs: Sequence[Input], note: Callable[[str], None]) -> list[Input]:
+    """Inputs that are to be one dataset, without the columns that only some of them have."""
+    found = [one.found for one in inputs if one.found is not None]
+    left_out = not_in_all(found)
+    if not left_out:
+        return list(inputs)
+    note(f"not all inputs have the columns {', '.join(sorted(left_out))}, so they are left out")
+    return [one._replace(found=each.without(left_out)) for one, each in zip(inputs, found, strict=True)]
 
 
 def sources_of(inputs: Sequence[Input]) -> list[Source]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -79,6 +79,12 @@ class Ready(NamedTuple):
         """The paths, for messages."""
         return ", ".join(map(str, self.paths))
 
+    def without(self, leaves: Collection[str]) -> Ready:
+        """The same data, as if they did not hold these leaves."""
+        columns = [leaf for leaf in self.dataset.spec.leaves if leaf not in leaves]
+        dataset = dataset_of(projected(self.files.indexed, columns), self.name)
+        return self._replace(dataset=dataset, columns=columns)
+
     def whole(self) -> EpisodeDataset:
         """The data with all columns that they have.
 
@@ -132,6 +138,12 @@ def one_dataset(found: Sequence[Ready]) -> EpisodeDataset:
         return found[0].dataset
     files = [file for one in found for file in projected(one.files.indexed, one.columns)]
     return dataset_of(files, ", ".join(one.name for one in found))
+
+
+def not_in_all(found: Sequence[Ready]) -> set[str]:
+    """The leaves that some of them have and others lack, such as what only a policy with a distribution records."""
+    leaves = [one.dataset.spec.required for one in found]
+    return set[str]().union(*leaves) - set.intersection(*leaves)
 
 
 def ready(

@@ -1,0 +1,46 @@
+"""`ready_inputs`: what several inputs of a training are together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hindcast.run.carry_out import InFiles, train_here
+from hindcast.run.inputs import inputs_of
+from hindcast.run.interruption import Interruption
+from support import WALK, MemoryReporter, make_policy, record, recording, training
+
+
+@pytest.fixture
+def expert_and_random(tmp_path: Path) -> list[Path]:
+    """Recordings of one environment, of which only the first has the inputs of the policy's distribution."""
+    make_policy(WALK).save(tmp_path / "policy")
+    expert = {"checkpoint": {"path": str(tmp_path / "policy")}}
+    record(recording(tmp_path / "expert", policy=expert))
+    record(recording(tmp_path / "random"))
+    return [tmp_path / "expert", tmp_path / "random"]
+
+
+@pytest.mark.parametrize("share", [{}, {"top": 0.5}])
+def test_columns_that_only_some_have_are_left_out(
+    expert_and_random: list[Path], tmp_path: Path, share: dict[str, float]
+) -> None:
+    both = [{"path": str(path), **share} for path in expert_and_random]
+    resource = training(tmp_path / "runs", "", environment=WALK, input=both)
+    reporter = MemoryReporter()
+    outcome, inputs = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
+    assert outcome.state == "Succeeded"
+    assert "not all inputs have the columns action_dist_inputs, so they are left out" in reporter.notes
+    columns = [one.dataset.spec.required for one in inputs]
+    assert columns[0] == columns[1] == {"obs", "actions", "rewards", "action_logp"}
+
+
+def test_with_weights_each_keeps_its_columns(expert_and_random: list[Path], tmp_path: Path) -> None:
+    both = [{"path": str(path), "weight": 1.0} for path in expert_and_random]
+    resource = training(tmp_path / "runs", "", environment=WALK, input=both)
+    reporter = MemoryReporter()
+    outcome, inputs = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
+    assert outcome.state == "Succeeded"
+    assert "action_dist_inputs" in inputs[0].dataset.spec.leaves
+    assert not any("left out" in note for note in reporter.notes)
