@@ -142,8 +142,8 @@ def one_dataset(found: Sequence[Ready]) -> EpisodeDataset:
 
 def not_in_all(found: Sequence[Ready]) -> set[str]:
     """The leaves that some of them have and others lack, such as what only a policy with a distribution records."""
-    leaves = [one.dataset.spec.required for one in found]
-    return set[str]().union(*leaves) - set.intersection(*leaves)
+    first, *others = [one.dataset.spec.required for one in found]
+    return first.union(*others) - first.intersection(*others)
 
 
 def ready(
