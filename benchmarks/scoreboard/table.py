@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,12 @@ class Board:
     def core_hours(self) -> float:
         return sum(piece["cpu_seconds"] for piece in self._found) / 3600
 
+    @property
+    def on_gpus(self) -> list[str]:
+        """How many trainings were on which GPU."""
+        counts = Counter(piece.get("device", "cpu") for piece in self._found)
+        return [f"{count} on an {name}" for name, count in counts.items() if name != "cpu"]
+
 
 def last(means: list[float]) -> float:
     """The mean return of the last evaluation: what you get without a simulator to choose a checkpoint by."""
@@ -159,7 +166,8 @@ def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> st
         f"Networks of {' and '.join(map(str, environment.hidden))}, learning rate {environment.rate:g}, "
         f"{environment.updates:,} updates ({fewer(environment)}), an evaluation of {environment.episodes} episodes "
         f"every {environment.every:,}, {' or '.join(map(str, seeds))} "
-        f"seed{'s' * (seeds != [1])} each; {board.core_hours:.1f} core-hours in all. "
+        f"seed{'s' * (seeds != [1])} each; {board.core_hours:.1f} core-hours in all"
+        f"{''.join(f', {each}' for each in board.on_gpus)}. "
         "The number in parentheses in the header is the data's own score."
     )
     picture_line = f"![Scores in {environment.id}](scoreboard-{name}.png)"
