@@ -18,6 +18,7 @@ from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
 from layers import LAYER, repeats
 from support import leftovers, read_all
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -34,10 +35,10 @@ SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeo
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Path:
     """Where all of them have run, in the order of the pages, with `ray_results` of the expert's and the clone's."""
     folder = tmp_path_factory.mktemp("reference")
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    programs = os.pathsep.join([str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "log.txt").open("w") as log:
         subprocess.run(
             [
