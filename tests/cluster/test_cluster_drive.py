@@ -277,7 +277,7 @@ class TestRecording:
 
     def test_a_mistake_in_the_users_environment_is_one_sentence(self, tmp_path: Path, channel: Told) -> None:
         wrong = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
-        resource = recording(tmp_path / "data", environment=wrong)
+        resource = recording(tmp_path / "data", environment=wrong, runners={"replicas": 2})
         assert carry_out(resource, tmp_path, channel) == 6
         outcome = outcome_of(channel)
         assert (outcome.state, outcome.reason) == ("Failed", "UserCodeFailed")
