@@ -3,9 +3,8 @@
 A page is carried out in an empty folder. A YAML block with a resource, or with a first comment that names a file, is
 saved as that file, or as `cartpole.yaml`; `bash` blocks run in a shell, and before one, or at the end, all `python`
 blocks so far as one program.
-A page that names `s3://bucket` finds one there, in a server of the test's. Only a soak records all 500 episodes of a
-page and fits models of an evaluation with all their updates: these would take most of a page's time, and no page
-depends on them.
+A page that names `s3://bucket` finds one there, in a server of the test's. Only a soak does all that a page repeats
+(SHORTER): this would take most of a page's time, and no page depends on it.
 Blocks with a second word (`bash cluster`) are not for this machine: tests/control_plane/test_docs_install.py runs them.
 """
 
@@ -32,17 +31,28 @@ PAGES = [
     *sorted((ROOT / "docs/data").glob("*.md")),
 ]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FITTED = re.compile(r"(--model-updates |modelUpdates: |offline_evaluation_model_updates=)\d+")
-RECORDED = re.compile(r"(duration: {episodes: )500\b")
+SHORTER = {
+    r"(--model-updates |modelUpdates: |offline_evaluation_model_updates=)\d+": r"\g<1>20",
+    r"(duration: {episodes: )500\b": r"\g<1>50",
+    r"(stop: {episodeReturnMean: )450\b": r"\g<1>200",
+    r"(seed=tune.grid_search\()\[0, 1\]": r"\g<1>[0]",
+}
+"""What is written on pages, and what is done instead: updates of fitted models, episodes, returns, seeds."""
+DEMO = ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml"
 NAMED = re.compile(r"#\s*(\S+\.yaml)")
 RUN = ("bash", "python", "yaml")
 
 
 def blocks_of(page: Path) -> list[tuple[str, str]]:
-    text = page.read_text()
+    return [(kind, code) for kind, code in BLOCK.findall(shorter(page.read_text())) if kind in RUN]
+
+
+def shorter(text: str) -> str:
+    """With less repetition than it says, but for a soak."""
     if LAYER != "soak":
-        text = FITTED.sub(r"\g<1>20", RECORDED.sub(r"\g<1>50", text))
-    return [(kind, code) for kind, code in BLOCK.findall(text) if kind in RUN]
+        for written, instead in SHORTER.items():
+            text = re.sub(written, instead, text)
+    return text
 
 
 def pages_with_code() -> list[Path]:
@@ -87,6 +97,8 @@ def test_code_of_the_page_runs(
     page: Path, tmp_path: Path, environment: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
     store = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
+    if LAYER != "soak" and "hindcast demo" in page.read_text():
+        save_demo(tmp_path / "demo")
     script, python = ["set -euo pipefail"], ""
     blocks = [block for block in blocks_of(page) if not saved(block, tmp_path)]
     for number, ((kind, code), following) in enumerate(zip_longest(blocks, blocks[1:], fillvalue=("", ""))):
@@ -117,6 +129,17 @@ def saved(block: tuple[str, str], folder: Path) -> bool:
     return kind == "yaml"
 
 
+def save_demo(folder: Path) -> None:
+    """Of the demo, shorter; `hindcast demo` uses what is there. tests/cli/test_cli_commands.py has it write its own."""
+    folder.mkdir()
+    (folder / "cartpole.yaml").write_text(shorter(DEMO.read_text().replace("FOLDER", folder.name)))
+
+
 def test_pages_have_code() -> None:
     assert ROOT / "README.md" in pages_with_code()
     assert ROOT / "docs" / "cli.md" in pages_with_code()
+
+
+def test_what_is_done_shorter_is_on_the_pages() -> None:
+    written = "".join(page.read_text() for page in PAGES)
+    assert [each for each in SHORTER if not re.search(each, written)] == []

@@ -16,33 +16,36 @@ import pytest
 from hindcast.api import EnvironmentSpec, load_resources
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
-from layers import repeats
+from layers import LAYER, repeats
 from support import leftovers, read_all
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from reference_examples import blocks  # noqa: E402
+from run_reference import SHORTER  # noqa: E402
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None]
-PART = repeats(5, soak=1)
-EPISODES = 500 // PART
+EPISODES = repeats(50, soak=500)
+RETURN = repeats(200, soak=400)
+"""Of the expert and its clone, which train until 250 by an evaluation, and 450 in a soak."""
 SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Path:
     """Where all of them have run, in the order of the pages, with `ray_results` of the expert's and the clone's."""
     folder = tmp_path_factory.mktemp("reference")
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    programs = os.pathsep.join([str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "log.txt").open("w") as log:
         subprocess.run(
             [
                 sys.executable,
                 str(Path(__file__).with_name("run_reference.py")),
                 str(folder),
-                str(PART),
+                "whole" if LAYER == "soak" else "shorter",
                 *map(str, FILES),
             ],
             cwd=folder,
@@ -67,22 +70,27 @@ def test_block_runs(outcomes: Mapping[str, str | None], file: Path) -> None:
     assert outcomes[file.name] is None, outcomes[file.name]
 
 
+def test_what_is_done_shorter_is_on_the_pages() -> None:
+    written = "".join(file.read_text() for file in FILES)
+    assert [each for each in SHORTER if each not in written] == []
+
+
 @pytest.mark.docs
 @pytest.mark.ray
 def test_expert_is_trained_recorded_and_cloned(folder: Path, outcomes: Mapping[str, str | None]) -> None:
     expert = Policy.load(checkpoint(folder, "docs_rllib_offline_pretrain_ppo"))
-    assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= 450
+    assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= RETURN
 
     data = folder / "docs_rllib_offline_recording"
     block = read_all(data)
     assert len(set(block.eps_id)) == block.num_episodes == EPISODES
-    assert block.columns["rewards"].sum() / EPISODES >= 400
+    assert block.columns["rewards"].sum() / EPISODES >= RETURN
     rows = [pq.ParquetFile(file).metadata.num_rows for file in data.glob("*.parquet")]
     assert rows == [25] * (EPISODES // 25)
     assert leftovers(data) == []
 
     clone = Policy.load(checkpoint(folder, "docs_rllib_offline_bc"))
-    assert np.mean(evaluate_policy(clone, CARTPOLE, duration=20).returns) >= 400
+    assert np.mean(evaluate_policy(clone, CARTPOLE, duration=20).returns) >= RETURN
 
 
 @pytest.mark.docs

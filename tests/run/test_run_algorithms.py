@@ -25,6 +25,7 @@ from hindcast.models.policy_files import WEIGHTS
 from hindcast.run import offline
 from hindcast.run.carry_out import carry_out
 from hindcast.run.interruption import Interruption
+from layers import repeats
 from nothing_read import NothingRead
 from support import After, MemoryReporter, record, recording, train, training
 from tape import Tape
@@ -32,6 +33,7 @@ from tape import Tape
 FILES = Path(__file__).parents[1] / "learn"
 SIZE = 24
 ITERATIONS, UPDATES = 3, 9
+SHARED_UPDATES = repeats(60, soak=200)
 SAMPLER = {"timestepsPerUpdate": 2, "warmupTimesteps": 20, "capacity": 60}
 
 
@@ -330,18 +332,19 @@ def snake(name: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_two_learners_do_what_one_does(data: dict[str, Path], tmp_path: Path) -> None:
-    """Over 200 updates in float64, where the order of a sum is all that differs."""
+    """Over many updates in float64, where the order of a sum is all that differs."""
     from learn_ranks import in_float64, in_ranks
 
     paths = {name: data[case.data] for name, case in CASES.items() if not case.has_noise}
     jobs = {
         name: training(tmp_path / name, "", input=inputs_of(name, data), **spec_of(name)) for name in paths
     }
-    arguments = {name: (in_float64, resource, paths[name], 200) for name, resource in jobs.items()}
+    arguments = {name: (in_float64, resource, paths[name], SHARED_UPDATES) for name, resource in jobs.items()}
     together = in_ranks(2, **arguments)
     for name, resource in jobs.items():
-        alone = in_float64(None, resource, paths[name], 200)
+        alone = in_float64(None, resource, paths[name], SHARED_UPDATES)
         for losses in together[name]:
             np.testing.assert_allclose(losses, alone, rtol=1e-6, err_msg=name)
 

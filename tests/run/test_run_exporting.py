@@ -125,7 +125,6 @@ ALGORITHMS: dict[str, tuple[gym.Space, dict[str, Any]]] = {
     "TD3BC": (BOX, {}),
 }
 OTHERS: list[tuple[str, gym.Space, dict[str, Any]]] = [
-    ("FQL", BOX, {}),
     ("DecisionTransformer", gym.spaces.Discrete(3, start=1), {"contextLength": 4, "embedSize": 8}),
 ]
 
@@ -249,12 +248,13 @@ print(json.dumps({"grip": int(action["grip"]), "move": action["move"].tolist()})
 """
 
 
-def composite_exported(tmp_path: Path) -> tuple[Path, Any]:
+@pytest.fixture(scope="module")
+def composite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """An exported policy, and what it does in the program above."""
-    own = policy_of("composite")
-    own.save(tmp_path / "module")
-    export_policy(tmp_path / "module", tmp_path / "out")
-    return tmp_path / "out", own({"a": np.zeros(3, "float32"), "b": (1, np.zeros(3, "float32"))})
+    folder, own = tmp_path_factory.mktemp("composite"), policy_of("composite")
+    own.save(folder / "module")
+    export_policy(folder / "module", folder / "out")
+    return folder / "out", own({"a": np.zeros(3, "float32"), "b": (1, np.zeros(3, "float32"))})
 
 
 def acted(python: str | Path, exported: Path) -> Any:
@@ -265,17 +265,17 @@ def acted(python: str | Path, exported: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def test_onnx_needs_numpy_and_onnxruntime_alone(tmp_path: Path) -> None:
-    exported, expected = composite_exported(tmp_path)
+def test_onnx_needs_numpy_and_onnxruntime_alone(composite: tuple[Path, Any]) -> None:
+    exported, expected = composite
     found = acted(sys.executable, exported)
     assert found["grip"] == expected["grip"]
     assert found["move"] == pytest.approx(expected["move"], abs=1e-5)
 
 
 @pytest.mark.slow
-def test_in_a_fresh_environment_of_60_mb_beyond_numpy(tmp_path: Path) -> None:
+def test_in_a_fresh_environment_of_60_mb_beyond_numpy(tmp_path: Path, composite: tuple[Path, Any]) -> None:
     """What docs/export.md says to install."""
-    exported, expected = composite_exported(tmp_path)
+    exported, expected = composite
     venv.create(tmp_path / "fresh", with_pip=True)
     python = tmp_path / "fresh" / "bin" / "python"
     installed(python, "numpy")
