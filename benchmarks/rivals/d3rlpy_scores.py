@@ -2,20 +2,16 @@
 
     python d3rlpy_scores.py DATA.npz TASK
 
-Run by the scoreboard in an environment of its own. TASK is JSON: environment, algorithm, seed, hidden, rate, batch,
-beta (ReBRAC's two), updates, every, resets (a seed for each episode of an evaluation). Options that the task does not
-name are d3rlpy's defaults, except for CQL's penalty, whose weight is fixed at the default of both, and that on a GPU
-updates are compiled and captured (compile_graph). Actions of the data are in ±1. It prints JSON: for each evaluation
-the updates made and the returns.
+Run by the scoreboard in an environment of its own; see scoring.py. Options that the task does not name are d3rlpy's
+defaults, except for CQL's penalty, whose weight is fixed at the default of both, and that on a GPU updates are compiled
+and captured (compile_graph).
 """
 
-import json
-import sys
 from dataclasses import replace
 
 import d3rlpy
-import gymnasium as gym
 import numpy as np
+import scoring
 import structlog
 import torch
 from d3rlpy.models import VectorEncoderFactory
@@ -58,10 +54,8 @@ def layers(task, **options):
 
 def main():
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    torch.set_num_threads(1)
-    task = json.loads(sys.argv[2])
+    task, columns = scoring.given()
     d3rlpy.seed(task["seed"])
-    columns = np.load(sys.argv[1])
     data = d3rlpy.dataset.MDPDataset(
         observations=columns["obs"],
         actions=columns["actions"],
@@ -70,34 +64,17 @@ def main():
         timeouts=columns["timeouts"].astype(np.float32),
         action_space=d3rlpy.ActionSpace.CONTINUOUS,
     )
-    environment = gym.make(task["environment"])
     is_on_gpu = torch.cuda.is_available()
     made = replace(config(task, layers(task)), compile_graph=is_on_gpu)
     algorithm = made.create(device="cuda" if is_on_gpu else "cpu")
     algorithm.build_with_dataset(data)
     if task["algorithm"] == "TD3BC":
         algorithm.config.observation_scaler.fit_with_trajectory_slicer(data.episodes, data.trajectory_slicer)
-    found = []
-    for number in range(1, task["updates"] + 1):
-        algorithm.update(data.sample_transition_batch(task["batch"]))
-        if number % task["every"] == 0:
-            returns = [round(episode(algorithm, environment, seed), 2) for seed in task["resets"]]
-            found.append({"updates": number, "returns": returns})
-    print(json.dumps(found))
-
-
-def episode(algorithm, environment, seed):
-    """The return of one, from the start that the seed gives."""
-    observation, _ = environment.reset(seed=seed)
-    low, high = environment.action_space.low, environment.action_space.high
-    total, ended = 0.0, False
-    while not ended:
-        action = algorithm.predict(np.asarray(observation, np.float32)[None])[0].clip(-1, 1)
-        observation, reward, terminated, truncated, _ = environment.step(
-            low + (action + 1) / 2 * (high - low)
-        )
-        total, ended = total + float(reward), terminated or truncated
-    return total
+    scoring.train(
+        task,
+        update=lambda: algorithm.update(data.sample_transition_batch(task["batch"])),
+        act=lambda observation: algorithm.predict(observation[None])[0],
+    )
 
 
 if __name__ == "__main__":

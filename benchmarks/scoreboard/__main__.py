@@ -1,7 +1,7 @@
-"""The scoreboard: every algorithm on data of our SAC, and d3rlpy on the same files with as many updates.
+"""The scoreboard: every algorithm on data of our SAC, d3rlpy and RLlib on the same files with as many updates.
 
     python benchmarks/scoreboard data FOLDER [pendulum hopper halfcheetah]
-    python benchmarks/scoreboard run FOLDER --rllib PYTHON [--minutes 60] [--only hindcast pendulum medium IQL]
+    python benchmarks/scoreboard run FOLDER --rllib PYTHON [--minutes 60] [--only Hindcast pendulum medium IQL]
     python benchmarks/scoreboard judge FOLDER [--minutes 60] [--only pendulum medium IQL]
     python benchmarks/scoreboard table
 
@@ -43,7 +43,7 @@ def main() -> None:
     data.set_defaults(carry_out=make_data)
     run = commands.add_parser("run")
     run.add_argument("folder", type=Path)
-    run.add_argument("--rllib", required=True, help="the Python that has d3rlpy")
+    run.add_argument("--rllib", required=True, help="the Python that has both")
     run.add_argument("--minutes", type=float, default=60.0)
     run.add_argument("--only", nargs="*", default=[], help="names that a piece must have, such as IQL")
     run.set_defaults(carry_out=run_pieces)

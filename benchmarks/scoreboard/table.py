@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 from estimates import estimates_section
-from tasks import BATCH, D3RLPY, ENVIRONMENTS, JUDGES, OURS, SHARED, Environment
+from tasks import BATCH, D3RLPY, ENVIRONMENTS, JUDGES, OURS, RLLIB, SHARED, Environment
 
 from hindcast.evaluate.intervals import student
 from hindcast.report.canvas import LIGHT, Picture, Theme, render, style_axes
 
 DOCS = Path(__file__).parents[2] / "docs"
 LEVEL = 0.9
+EVERYBODY = (OURS, D3RLPY, RLLIB)
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,11 @@ def judged(results: Path, name: str) -> list[dict[str, Any]]:
 
 HEAD = f"""# Scoreboard
 
-Every algorithm on data recorded by our own SAC, and d3rlpy 2.8.1 on the same files, with the same number of updates,
-batches of {BATCH}, the same networks and learning rates. Other options are each library's defaults, except those in
-[benchmarks/scoreboard/tasks.py](../benchmarks/scoreboard/tasks.py). `python benchmarks/scoreboard` makes the data, the
-results and this page. Raw results, with the return of every episode, are in
+Every algorithm on data recorded by our own SAC, and d3rlpy 2.8.1 and RLlib 2.60 on the same files, with the same number
+of updates, batches of {BATCH}, the same networks and learning rates. Other options are each library's defaults, except
+those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals). RLlib's learners are given
+batches directly, and its CQL no warm-up, which in RLlib's own loop never ends. `python benchmarks/scoreboard` makes the
+data, the results and this page. Raw results, with the return of every episode, are in
 [benchmarks/scoreboard/results](../benchmarks/scoreboard/results). A seed whose results were made on another machine has
 the data that the same SAC played there.
 
@@ -158,7 +160,7 @@ def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> st
     environment = board.environment
     data = list(environment.data)
     head = ["algorithm", "by", *(f"{each} ({board.data_score(each):.0f})" for each in data)]
-    rows = [row(board, algorithm, who) for algorithm in environment.algorithms for who in (OURS, D3RLPY)]
+    rows = [row(board, algorithm, who) for algorithm in environment.algorithms for who in EVERYBODY]
     table = [head, ["---"] * len(head), *filter(None, rows)]
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
     seeds = sorted({score.seeds for score in scores(board)})
@@ -181,7 +183,7 @@ def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> st
             "",
             *lines,
             "",
-            verdict(board),
+            *(verdict(board, rival) for rival in environment.rivals),
             "",
             *estimates_section(environment, judgements),
         ]
@@ -208,20 +210,20 @@ def scores(board: Board) -> list[Score]:
     """All last scores."""
     found = [
         board.score(who, data, algorithm, last)
-        for who in (OURS, D3RLPY)
+        for who in EVERYBODY
         for data in board.environment.data
         for algorithm in board.environment.algorithms
     ]
     return [score for score in found if score]
 
 
-def verdict(board: Board) -> str:
-    """Where ours is above or below d3rlpy by more than chance: Welch's test of the last scores at the level."""
+def verdict(board: Board, rival: str) -> str:
+    """Where ours is above or below a rival by more than chance: Welch's test of the last scores at the level."""
     above, below, compared = [], [], 0
-    for algorithm in SHARED:
+    for algorithm in SHARED[rival]:
         for data in board.environment.data:
             ours = board.score(OURS, data, algorithm, last)
-            theirs = board.score(D3RLPY, data, algorithm, last)
+            theirs = board.score(rival, data, algorithm, last)
             if ours is None or theirs is None or min(ours.seeds, theirs.seeds) < 2:
                 continue
             compared += 1
@@ -230,9 +232,9 @@ def verdict(board: Board) -> str:
                 name = f"{algorithm} on {data} ({difference:+.0f})"
                 (above if difference > 0 else below).append(name)
     if not compared:
-        return "With one seed, differences cannot be told from chance."
+        return f"With one seed, differences from {rival} cannot be told from chance."
     return (
-        f"In {compared} comparisons with d3rlpy, ours is significantly better ({LEVEL:.0%}, Welch's test) in "
+        f"In {compared} comparisons with {rival}, ours is significantly better ({LEVEL:.0%}, Welch's test) in "
         f"{len(above)}{listed(above)}, and significantly worse in {len(below)}{listed(below)}."
     )
 
@@ -257,7 +259,7 @@ def welch(one: Score, other: Score) -> float:
 
 
 def picture(board: Board) -> Picture:
-    """A panel for each of the data: every algorithm's last score, ours and d3rlpy's, with intervals."""
+    """A panel for each of the data: every algorithm's last score, ours and the rivals', with intervals."""
     environment = board.environment
 
     def draw(figure: Any, theme: Theme) -> None:
@@ -265,7 +267,7 @@ def picture(board: Board) -> Picture:
         for axes, data in zip(panels, environment.data, strict=True):
             style_axes(axes, theme, data)
             axes.axvline(board.data_score(data), color=theme.muted, linewidth=1, linestyle=":")
-            for who, colour, shift in ((OURS, theme.main, -0.14), (D3RLPY, theme.reference, 0.14)):
+            for who, colour, shift in zip(EVERYBODY, theme.series, (-0.2, 0.0, 0.2), strict=False):
                 for position, algorithm in enumerate(environment.algorithms):
                     found = board.score(who, data, algorithm, last)
                     if found:
@@ -284,5 +286,8 @@ def picture(board: Board) -> Picture:
         panels[0].set_yticks(range(len(environment.algorithms)), environment.algorithms)
         panels[0].invert_yaxis()
 
-    caption = "Last scores: 0 is random, 100 the expert; dotted: the data's own score. Blue: Hindcast, orange: d3rlpy."
+    caption = (
+        "Last scores: 0 is random, 100 the expert; dotted: the data's own score. "
+        "Blue: Hindcast, orange: d3rlpy, green: RLlib."
+    )
     return Picture(f"{environment.id}: what is learned from which data", caption, draw, height=4.0)

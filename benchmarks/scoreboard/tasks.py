@@ -1,6 +1,6 @@
 """What is played, trained and compared: environments, their data, algorithms with their options, the board's pieces.
 
-A piece is one training: who (ours or d3rlpy), algorithm, data, seed. All have the same files, updates, batches of 256,
+A piece is one training: who (ours or a rival), algorithm, data, seed. All have the same files, updates, batches of 256,
 networks and learning rates; other options are each library's defaults, but for those that stand here.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 SEEDS = (0, 1, 2)
-OURS, D3RLPY = "hindcast", "d3rlpy"
+OURS, D3RLPY, RLLIB = "Hindcast", "d3rlpy", "RLlib"
 JUDGES = "-judges"
 """Ends the names of recordings of the same behaviour that policies are judged by and never trained on."""
 
@@ -49,6 +49,7 @@ class Environment:
         every: updates between evaluations, of which such an algorithm has as many.
         episodes: of each evaluation, from the same initial states always.
         algorithms: those on the board.
+        rivals: who trains there besides us, of `SHARED`.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Environment:
     every: int
     episodes: int
     algorithms: tuple[str, ...]
+    rivals: tuple[str, ...]
 
 
 REPLAY = (500, 1000, 1500, 1750, 2000, 2250, 2500, 2750, 3000, 5000)
@@ -96,6 +98,7 @@ def mujoco(name: str, reference: tuple[float, float], *, medium: int) -> Environ
         every=5_000,
         episodes=10,
         algorithms=("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL"),
+        rivals=(D3RLPY,),
     )
 
 
@@ -136,6 +139,7 @@ ENVIRONMENTS = {
             "FQL",
             "DecisionTransformer",
         ),
+        rivals=(D3RLPY, RLLIB),
     ),
     "hopper": mujoco("Hopper-v5", (-20.272305, 3234.3), medium=60_000),
     "halfcheetah": mujoco("HalfCheetah-v5", (-280.178953, 12135.0), medium=40_000),
@@ -185,8 +189,11 @@ UNJUDGED = ("DecisionTransformer",)
 EXPLORING = ("FQL",)
 """Policies that are evaluated as they sample: FQL's maps noise to actions, as its authors evaluate it."""
 
-SHARED = ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC")
-"""Those that d3rlpy trains, too."""
+SHARED: Mapping[str, tuple[str, ...]] = {
+    D3RLPY: ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC"),
+    RLLIB: ("BC", "10% BC", "IQL", "CQL", "SAC"),
+}
+"""Those that a rival trains, too. RLlib's MARWIL takes its value targets from its own pipeline."""
 
 
 class Piece(NamedTuple):
@@ -226,5 +233,6 @@ def pieces() -> Iterator[Piece]:
     for seed, (name, environment) in itertools.product(SEEDS, ENVIRONMENTS.items()):
         for data, algorithm in itertools.product(environment.data, environment.algorithms):
             yield Piece(OURS, name, data, algorithm, seed)
-            if algorithm in SHARED:
-                yield Piece(D3RLPY, name, data, algorithm, seed)
+            for rival in environment.rivals:
+                if algorithm in SHARED[rival]:
+                    yield Piece(rival, name, data, algorithm, seed)

@@ -1,4 +1,4 @@
-"""Trains a piece: ours through the Python API, d3rlpy in a process of its own."""
+"""Trains a piece: ours through the Python API, a rival's in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from data import arrays
-from tasks import BATCH, BETAS, D3RLPY, ENVIRONMENTS, EXPLORING, MODELS, OPTIONS, RATES, Piece
+from tasks import BATCH, BETAS, ENVIRONMENTS, EXPLORING, MODELS, OPTIONS, OURS, RATES, Piece
 
 import hindcast
 from hindcast.api.environment import EnvironmentSpec
@@ -22,7 +22,7 @@ from hindcast.evaluate.environment import evaluate_policy
 from hindcast.record.seeding import reset_seed
 
 EVALUATION_SEED = 0
-RIVAL = Path(__file__).parents[1] / "rivals" / "d3rlpy_scores.py"
+RIVALS = Path(__file__).parents[1] / "rivals"
 
 
 def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
     Args:
         piece: which.
         folder: of the data.
-        rllib: the Python that has d3rlpy.
+        rllib: the Python that has RLlib and d3rlpy.
 
     Returns:
         The piece's fields; `updates`; `device`, a GPU where there is one; `cpu_seconds` of training and evaluating;
@@ -39,7 +39,7 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
     """
     path = folder / piece.environment / piece.data
     begun = time.process_time() + _children()
-    evaluations = _theirs(piece, path, rllib) if piece.who == D3RLPY else _ours(piece, path)
+    evaluations = _ours(piece, path) if piece.who == OURS else _theirs(piece, path, rllib)
     seconds = time.process_time() + _children() - begun
     return {
         **piece._asdict(),
@@ -134,7 +134,7 @@ def _theirs(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as work:
         data = Path(work) / "data.npz"
         np.savez(data, **arrays(path, piece.top))
-        command = [rllib, str(RIVAL), str(data), json.dumps(task)]
+        command = [rllib, str(RIVALS / f"{piece.who.lower()}_scores.py"), str(data), json.dumps(task)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,0 +1,90 @@
+"""RLlib 2.60 trains on a scoreboard's data and is evaluated as ours is.
+
+    python rllib_scores.py DATA.npz TASK
+
+Run by the scoreboard in an environment of its own; see scoring.py. RLlib's learners get batches of transitions, drawn
+uniformly, without its pipeline of Ray Data in front of them. Options that the task does not name are RLlib's defaults,
+but that CQL leaves its warm-up, which by itself it never does (RLlib restarts the count each iteration), and that its
+`lr`, which does not pass its own validation, is not set.
+"""
+
+import gymnasium as gym
+import numpy as np
+import scoring
+import torch
+from ray.rllib.algorithms.bc import BCConfig
+from ray.rllib.algorithms.cql import CQLConfig
+from ray.rllib.algorithms.iql import IQLConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+
+CONFIGS = {"BC": BCConfig, "IQL": IQLConfig, "CQL": CQLConfig, "SAC": SACConfig}
+RATES = {
+    "BC": ("lr",),
+    "IQL": ("actor_lr", "critic_lr", "value_lr"),
+    "CQL": ("actor_lr", "critic_lr", "alpha_lr"),
+    "SAC": ("actor_lr", "critic_lr", "alpha_lr"),
+}
+OPTIONS = {"CQL": {"bc_iters": 0, "lr": None}, "SAC": {"lr": None}, "IQL": {"lr": None}}
+MODULE = "default_policy"
+
+
+def learner_of(task, observations, actions):
+    """A learner with networks and rates of the task."""
+    name = task["algorithm"]
+    model = DefaultModelConfig(fcnet_hiddens=list(task["hidden"]), fcnet_activation="relu")
+    config = (
+        CONFIGS[name]()
+        .environment(observation_space=observations, action_space=actions)
+        .rl_module(model_config=model)
+        .debugging(seed=task["seed"])
+        .training(**{**OPTIONS.get(name, {}), **dict.fromkeys(RATES[name], task["rate"])})
+    )
+    return config.build_learner(spaces={MODULE: (observations, actions)})
+
+
+def transitions(columns):
+    """The rows whose next observation was recorded or is not needed, as d3rlpy draws them: without truncated ends."""
+    rows = np.flatnonzero(~columns["timeouts"])
+    following = np.minimum(rows + 1, len(columns["obs"]) - 1)
+    ended = columns["terminals"][rows]
+    return {
+        "obs": columns["obs"][rows],
+        "new_obs": np.where(ended[:, None], columns["obs"][rows], columns["obs"][following]),
+        "actions": columns["actions"][rows],
+        "rewards": columns["rewards"][rows],
+        "terminateds": ended,
+        "truncateds": np.zeros(len(rows), bool),
+        "weights": np.ones(len(rows), np.float32),
+        "n_step": np.ones(len(rows), np.float32),
+    }
+
+
+def main():
+    task, columns = scoring.given()
+    torch.manual_seed(task["seed"])
+    rng = np.random.default_rng(task["seed"])
+    drawn_from = {name: torch.from_numpy(column) for name, column in transitions(columns).items()}
+    observations = gym.spaces.Box(-np.inf, np.inf, columns["obs"].shape[1:], np.float32)
+    actions = gym.spaces.Box(-1, 1, columns["actions"].shape[1:], np.float32)
+    learner = learner_of(task, observations, actions)
+    module = learner.module[MODULE].unwrapped()
+    distribution = module.get_inference_action_dist_cls()
+    size, steps = task["batch"], len(drawn_from["obs"])
+
+    def update():
+        rows = torch.from_numpy(rng.integers(steps, size=size))
+        batch = SampleBatch({name: column[rows] for name, column in drawn_from.items()})
+        learner.update(batch=MultiAgentBatch({MODULE: batch}, env_steps=size))
+
+    @torch.no_grad()
+    def act(observation):
+        found = module.forward_inference({"obs": torch.from_numpy(observation[None])})
+        return distribution.from_logits(found["action_dist_inputs"]).to_deterministic().sample()[0].numpy()
+
+    scoring.train(task, update, act)
+
+
+if __name__ == "__main__":
+    main()
