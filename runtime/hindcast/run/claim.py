@@ -7,7 +7,7 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.dataset_folder.unfinished import LOG, MARK, read_mark, write_mark
+from hindcast.formats.dataset_folder.unfinished import LOG, read_mark, whole_mark, write_mark
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location, resolve
 
@@ -56,7 +56,7 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
         OutputConflict: the folder carries another spec's hash.
         DataError: its mark is damaged.
     """
-    found = _whole_mark(state)
+    found = whole_mark(state)
     if found is None or _is_of_another(found, resource):
         refuse_another(state, resource, is_worth_keeping)
         write_mark(state, _mark(resource))
@@ -77,7 +77,7 @@ def claimed_hashes(state: Location) -> set[str]:
 
     None where there is no mark.
     """
-    found = _whole_mark(state)
+    found = whole_mark(state)
     return {found["specHash"], *found.get("earlierHashes", ())} if found else set()
 
 
@@ -89,7 +89,7 @@ def refuse_another(
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
-    found = _whole_mark(state)
+    found = whole_mark(state)
     # The journal of an application's log may hold what is nowhere else.
     if found and _is_of_another(found, resource) and (is_worth_keeping or found["resource"] == LOG):
         raise OutputConflict(_conflict(state, resource, found))
@@ -97,7 +97,7 @@ def refuse_another(
 
 def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
     """Whether `state` carries the hash of another spec, and not only of one that this one extends."""
-    found = _whole_mark(state)
+    found = whole_mark(state)
     return found is not None and _is_of_another(found, resource)
 
 
@@ -113,25 +113,10 @@ def first_learners(state: Location, resource: OfflineTraining) -> int:
 
     They fix the global batch, which must not change when the number of learners does.
     """
-    found = _whole_mark(state)
+    found = whole_mark(state)
     if found is None or _is_of_another(found, resource):
         return resource.spec.learners.replicas
     return int(found["spec"]["spec"].get("learners", {}).get("replicas", 1))
-
-
-def _whole_mark(state: Location) -> dict[str, Any] | None:
-    """The mark with all that a run or a log writes into it; None without one.
-
-    Raises:
-        DataError: it is damaged.
-    """
-    found = read_mark(state)
-    if found is not None and not {"resource", "specHash", "spec"} <= found.keys():
-        raise DataError(
-            f"{state.child(MARK)}, which says whose the folder is, is damaged: restore the file from a copy, or write "
-            "into another folder"
-        )
-    return found
 
 
 def _is_of_another(found: dict[str, Any], resource: OfflineRecording | OfflineTraining) -> bool:

@@ -25,7 +25,7 @@ from hindcast.formats.dataset_folder.commits import (
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.dataset_folder.unfinished import LOG, read_mark, write_mark
+from hindcast.formats.dataset_folder.unfinished import LOG, whole_mark, write_mark
 from hindcast.formats.spec import DataSpec
 from hindcast.run.claim import has_other_files
 from hindcast.serve.journal import Journal, delete_journal, read_journals
@@ -65,7 +65,7 @@ class EpisodeWriter:
 
     Raises:
         OutputConflict: the folder holds something else, or another process writes there.
-        DataError: the log has other spaces.
+        DataError: the log has other spaces, or its mark is damaged.
         StorageError: it cannot be read or written.
     """
 
@@ -353,12 +353,13 @@ def _known(folder: Location) -> DataSpec | None:
 
     Raises:
         OutputConflict: the mark there is of something else.
+        DataError: it is damaged.
     """
-    found = read_mark(folder.child(FOLDER))
+    found = whole_mark(folder.child(FOLDER))
     if found is None:
         return None
-    if found.get("resource") != LOG:
-        raise OutputConflict(f"{folder} holds {found.get('resource')}: give another folder for the log.")
+    if found["resource"] != LOG:
+        raise OutputConflict(f"{folder} holds {found['resource']}: give another folder for the log.")
     return DataSpec.from_json(found["spec"])
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from hindcast import formatting
+from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import Commit, read_commits
 from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
 from hindcast.storage.location import Location
@@ -58,6 +59,21 @@ def read_mark(state: Location) -> dict[str, Any] | None:
     except ValueError:  # damaged
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def whole_mark(state: Location) -> dict[str, Any] | None:
+    """The mark with all that a run or a log writes into it; None without one.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    found = read_mark(state)
+    if found is not None and not {"resource", "specHash", "spec"} <= found.keys():
+        raise DataError(
+            f"{state.child(MARK)}, which says whose the folder is, is damaged: restore the file from a copy, or write "
+            "into another folder"
+        )
+    return found
 
 
 def _wanted(mark: dict[str, Any]) -> tuple[str, int]:
