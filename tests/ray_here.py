@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hindcast.ray_session import QUIET, start_ray
+from warm_python import WarmPython
 
 TESTS = Path(__file__).parent
 POOL = {"hindcast.dev/pool": "learner"}
@@ -37,12 +40,34 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(_folder(), ignore_errors=True)
 
 
+def _with_workers_of(
+    warm: WarmPython, start: Callable[..., subprocess.Popen[bytes]]
+) -> Callable[..., subprocess.Popen[bytes]]:
+    """What starts Ray's processes: its worker processes, seconds of imports each, are forked instead.
+
+    Args:
+        warm: forks them. It must not have imported Ray, which reads its environment as it is imported.
+        start: Ray's own function.
+    """
+    option = "--python_worker_command="
+
+    def start_ray_process(command: Sequence[str], *given: Any, **options: Any) -> subprocess.Popen[bytes]:
+        python = str(warm.folder / "python")
+        command = [part.replace(option + sys.executable, option + python) for part in command]
+        return start(command, *given, **options)
+
+    return start_ray_process
+
+
 @pytest.fixture(scope="session")
-def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterator[Path]:
     """Ray with 4 CPUs, 2 GPUs that are only advertised, and the label of the pool `learner`.
 
-    Its workers import the test modules. Yields the folder of the files that their toys look for: `kill`, `slow`.
+    Its workers import the test modules, and start at once. Yields the folder of the files that their toys look for:
+    `kill`, `slow`.
     """
+    from ray._private import services
+
     toys = tmp_path_factory.mktemp("toys")
     paths = [TESTS, *filter(Path.is_dir, TESTS.iterdir()), *sys.path]
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
@@ -50,6 +75,7 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
         patch.setenv("TOY_KILL_ONCE", str(toys / "kill"))
         patch.setenv("TOY_SLOW", str(toys / "slow"))
+        patch.setattr(services, "start_ray_process", _with_workers_of(warm, services.start_ray_process))
         start_ray(num_cpus=4, num_gpus=2, labels=POOL, object_store_memory=200 << 20, **QUIET)
     yield toys
     import ray

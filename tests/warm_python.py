@@ -1,7 +1,7 @@
 """Python programs that start in milliseconds: each is forked from a process with Hindcast or RLlib imported already.
 
 A program runs in a process of its own, with its caller's files, folder and environment, as if the interpreter had
-started it; but with Hindcast deprecation warnings are errors.
+started it; but with Hindcast deprecation warnings are errors, unless the program is an installed package's.
 
     python warm_python.py ADDRESS MODULE…    (the process that is forked; ADDRESS is a socket to be made)
 """
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ _HINDCAST = "hindcast.cli.main"
 _TAKE_LONG_TO_IMPORT = (
     _HINDCAST,
     "hindcast.run.carry_out",
+    "hindcast.run.training",
+    "hindcast.record.pool",
     "hindcast.report.writing",
     "tensorboard.summary.writer.event_file_writer",
 )
@@ -165,7 +167,8 @@ def _answer(caller: socket.socket) -> Any:
             os.close(file)
         caller.sendall(f"{program}\n".encode())
         _, status = os.waitpid(program, 0)
-        caller.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        with suppress(BrokenPipeError):  # Ray kills its workers' commands, too
+            caller.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
         os._exit(0)
     caller.close()
     for number, file in enumerate(files):
@@ -185,7 +188,7 @@ def _run(name: str, *arguments: str) -> Any:
         sys.argv = [name, *arguments]
         sys.path[:1] = paths
         return hindcast()
-    if _HINDCAST in sys.modules:
+    if _HINDCAST in sys.modules and "site-packages" not in arguments[0]:
         warnings.simplefilter("error", DeprecationWarning)
     sys.argv = list(arguments)
     sys.path[:1] = [str(Path(arguments[0]).resolve().parent), *paths]
