@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,23 +39,21 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(_folder(), ignore_errors=True)
 
 
-def _with_workers_of(
-    warm: WarmPython, start: Callable[..., subprocess.Popen[bytes]]
-) -> Callable[..., subprocess.Popen[bytes]]:
-    """What starts Ray's processes: its worker processes, seconds of imports each, are forked instead.
+def fork_workers(python: str) -> None:
+    """Of each Ray that this process starts from now on, start the workers, seconds of imports each, by a command.
 
     Args:
-        warm: forks them. It must not have imported Ray, which reads its environment as it is imported.
-        start: Ray's own function.
+        python: the command; a `WarmPython`'s that has not imported Ray, which reads its environment as it is imported.
     """
-    option = "--python_worker_command="
+    from ray._private import services
 
-    def start_ray_process(command: Sequence[str], *given: Any, **options: Any) -> subprocess.Popen[bytes]:
-        python = str(warm.folder / "python")
+    start, option = services.start_ray_process, "--python_worker_command="
+
+    def start_ray_process(command: Sequence[str], *given: Any, **options: Any) -> Any:
         command = [part.replace(option + sys.executable, option + python) for part in command]
         return start(command, *given, **options)
 
-    return start_ray_process
+    services.start_ray_process = start_ray_process
 
 
 @pytest.fixture(scope="session")
@@ -66,8 +63,6 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iter
     Its workers import the test modules, and start at once. Yields the folder of the files that their toys look for:
     `kill`, `slow`.
     """
-    from ray._private import services
-
     toys = tmp_path_factory.mktemp("toys")
     paths = [TESTS, *filter(Path.is_dir, TESTS.iterdir()), *sys.path]
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
@@ -75,7 +70,7 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iter
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
         patch.setenv("TOY_KILL_ONCE", str(toys / "kill"))
         patch.setenv("TOY_SLOW", str(toys / "slow"))
-        patch.setattr(services, "start_ray_process", _with_workers_of(warm, services.start_ray_process))
+        fork_workers(str(warm.folder / "python"))
         start_ray(num_cpus=4, num_gpus=2, labels=POOL, object_store_memory=200 << 20, **QUIET)
     yield toys
     import ray

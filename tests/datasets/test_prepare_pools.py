@@ -24,7 +24,15 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import SpecError
 from hindcast.user_code import give
 from support import episode_hashes
+from warm_python import WarmPython
 
+START = """
+import sys
+from ray.scripts.scripts import main
+from ray_here import fork_workers
+fork_workers(sys.argv.pop(1))
+main()
+"""
 ATTEMPT = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")
 
 
@@ -57,13 +65,14 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def data_worker(ray_here: Path, noted: Path) -> Iterator[None]:
+def data_worker(ray_here: Path, noted: Path, warm: WarmPython) -> Iterator[None]:
     """A machine with fewer CPUs than the learner's that is there."""
     import ray
 
     address = ray.get_runtime_context().gcs_address
     pool = ["--num-cpus=2", f"--labels={POOL_LABEL}=data"]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", *pool, "--block"]
+    start = [sys.executable, "-c", START, str(warm.folder / "python"), "start"]
+    command = [*start, f"--address={address}", *pool, "--block"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as machine:
         try:
             while sum(node["Alive"] for node in ray.nodes()) < 2:
