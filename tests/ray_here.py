@@ -7,15 +7,14 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hindcast.ray_session import QUIET, start_ray
-from warm_python import WarmPython
+from warm_python import WarmPython, fork_workers
 
 TESTS = Path(__file__).parent
 POOL = {"hindcast.dev/pool": "learner"}
@@ -37,23 +36,6 @@ def pytest_unconfigure() -> None:
     """Remove the files of all Rays."""
     if _folder.cache_info().currsize:
         shutil.rmtree(_folder(), ignore_errors=True)
-
-
-def fork_workers(python: str) -> None:
-    """Of each Ray that this process starts from now on, start the workers, seconds of imports each, by a command.
-
-    Args:
-        python: the command; a `WarmPython`'s that has not imported Ray, which reads its environment as it is imported.
-    """
-    from ray._private import services
-
-    start, option = services.start_ray_process, "--python_worker_command="
-
-    def start_ray_process(command: Sequence[str], *given: Any, **options: Any) -> Any:
-        command = [part.replace(option + sys.executable, option + python) for part in command]
-        return start(command, *given, **options)
-
-    services.start_ray_process = start_ray_process
 
 
 @pytest.fixture(scope="session")

@@ -131,10 +131,42 @@ def warm_python(
             server.kill()
 
 
+def fork_workers(python: str) -> None:
+    """Of each Ray that this process starts from now on, start the workers, seconds of imports each, by a command.
+
+    Args:
+        python: the command; a `WarmPython`'s that has not imported Ray, which reads its environment as it is imported.
+    """
+    from ray._private import services
+
+    start, option = services.start_ray_process, "--python_worker_command="
+
+    def start_ray_process(command: Sequence[str], *given: Any, **options: Any) -> Any:
+        command = [part.replace(option + sys.executable, option + python) for part in command]
+        return start(command, *given, **options)
+
+    services.start_ray_process = start_ray_process
+
+
+def _fork_workers_of_programs(python: str) -> None:
+    """Those of each Ray that Hindcast starts in a program."""
+    from hindcast import ray_session
+
+    start = ray_session.start_ray
+
+    def start_ray(**options: Any) -> None:
+        fork_workers(python)
+        start(**options)
+
+    ray_session.start_ray = start_ray
+
+
 def main(address: str, *modules: str) -> Any:
     """Serve; returns only in the process of a program, with its exit code."""
     for name in modules:
         importlib.import_module(name)
+    if _HINDCAST in modules:
+        _fork_workers_of_programs(str(Path(address).with_name("python")))
 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)

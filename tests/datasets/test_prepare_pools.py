@@ -29,7 +29,7 @@ from warm_python import WarmPython
 START = """
 import sys
 from ray.scripts.scripts import main
-from ray_here import fork_workers
+from warm_python import fork_workers
 fork_workers(sys.argv.pop(1))
 main()
 """
