@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
-from hindcast.errors import DataError, OutputConflict, SpecError
+from hindcast.errors import OutputConflict, SpecError
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.dataset_folder.unfinished import LOG, read_mark, whole_mark, write_mark
 from hindcast.storage.lease import LOCK
