@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import gymnasium as gym
@@ -180,3 +183,21 @@ def test_wrong_json_is_a_sentence(data, sentence):
 def test_a_kind_that_cannot_be_recorded_is_named():
     with pytest.raises(DataError, match=r"Sequence, which cannot be recorded: allowed are Box"):
         space_to_json(spaces.Sequence(spaces.Discrete(2)))
+
+
+def test_threads_parse_one_header_at_a_time(monkeypatch):
+    inside = []
+    met = []
+
+    def load(*args, **kwargs):
+        met.extend(inside)
+        inside.append(threading.get_ident())
+        time.sleep(0.01)
+        inside.pop()
+        return np.array([1, 1], np.float32)
+
+    state = space_to_state(spaces.Box(-1, 1, (2,)))
+    monkeypatch.setattr(np, "load", load)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(space_from_state, [state] * 8))
+    assert met == []

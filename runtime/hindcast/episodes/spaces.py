@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ from hindcast.episodes.nested import Nested, flatten
 from hindcast.errors import DataError
 
 _ARRAYS: Final = ("low", "high", "nvec", "start")
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""NumPy parses an array's header with `ast`, which threads disturb in each other before Python 3.11.8 (gh-106905)."""
 _RENAMED: Final = {"max_length": "maxLength", "min_length": "minLength", "subspaces": "spaces"}
 
 Json = dict[str, Any]
@@ -356,4 +359,6 @@ def _encode(array: NDArray[Any]) -> str:
 
 
 def _decode(text: str) -> NDArray[Any]:
-    return np.load(io.BytesIO(zlib.decompress(base64.b64decode(text))), allow_pickle=False)
+    file = io.BytesIO(zlib.decompress(base64.b64decode(text)))
+    with _ONE_AT_A_TIME:
+        return np.load(file, allow_pickle=False)
