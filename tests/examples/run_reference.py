@@ -1,10 +1,10 @@
 """Runs RLlib's code blocks, those of `examples/reference/`, one after the other in one process.
 
-    python run_reference.py FOLDER whole|shorter FILE…
+    python run_reference.py FOLDER whole|shorter
 
-`/tmp/` in a block is FOLDER, as if the machine were the example's own, and what a block imports of one before it is
-what that one has made. `shorter` trains and records less (SHORTER). FOLDER/outcomes.json says what became of each:
-file -> None, or a traceback.
+A line of standard input is a file, and one of FOLDER/outcomes.jsonl what became of it: null, or a traceback. `/tmp/` in
+a block is FOLDER, as if the machine were the example's own, and what a block imports of one before it is what that one
+has made. `shorter` trains and records less (SHORTER).
 """
 
 from __future__ import annotations
@@ -33,21 +33,24 @@ REFUSED = "\nRefused: "
 """A block whose docstring has such a line is one that cannot work; it says with which sentence it is refused."""
 
 
-def main(folder: Path, shorter: bool, files: list[Path]) -> None:
-    outcomes: dict[str, str | None] = {}
-    for file in files:
-        source = file.read_text().replace("/tmp/", f"{folder}/")
-        for written, instead in SHORTER.items() if shorter else ():
-            source = source.replace(written, instead)
-        try:
-            if file.suffix == ".sh":
-                subprocess.run(["bash", "-euo", "pipefail", "-c", source], check=True)
-            else:
-                check(run(file.stem, source))
-            outcomes[file.name] = None
-        except Exception:
-            outcomes[file.name] = traceback.format_exc()
-    (folder / "outcomes.json").write_text(json.dumps(outcomes))
+def main(folder: Path, shorter: bool) -> None:
+    with (folder / "outcomes.jsonl").open("w", buffering=1) as outcomes:
+        for line in sys.stdin:
+            print(json.dumps(outcome(Path(line.strip()), folder, shorter)), file=outcomes)
+
+
+def outcome(file: Path, folder: Path, shorter: bool) -> str | None:
+    source = file.read_text().replace("/tmp/", f"{folder}/")
+    for written, instead in SHORTER.items() if shorter else ():
+        source = source.replace(written, instead)
+    try:
+        if file.suffix == ".sh":
+            subprocess.run(["bash", "-euo", "pipefail", "-c", source], check=True)
+        else:
+            check(run(file.stem, source))
+    except Exception:
+        return traceback.format_exc()
+    return None
 
 
 def run(name: str, source: str) -> ModuleType:
@@ -75,4 +78,4 @@ def check(module: ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] == "shorter", [Path(argument) for argument in sys.argv[3:]])
+    main(Path(sys.argv[1]), sys.argv[2] == "shorter")

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,40 +35,71 @@ RETURN = repeats(200, soak=400)
 SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
+class Pages:
+    """A process that runs the blocks in the order of the pages, each when its outcome is first asked for.
+
+    Attributes:
+        folder: where they run, with `ray_results` of the expert's and the clone's.
+    """
+
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self.folder = folder
+        self._process = process
+        self._lines = folder / "outcomes.jsonl"
+
+    def outcome(self, file: Path) -> str | None:
+        """None, or the traceback of a block that has failed."""
+        place = FILES.index(file)
+        while len(found := self._outcomes()) <= place:
+            print(FILES[len(found)], file=self._process.stdin, flush=True)
+            while len(self._outcomes()) == len(found):
+                assert self._process.poll() is None, (self.folder / "log.txt").read_text()[-3000:]
+                time.sleep(0.05)
+        return found[place]
+
+    def _outcomes(self) -> list[str | None]:
+        if not self._lines.exists():
+            return []
+        return [
+            json.loads(line)
+            for line in self._lines.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Path:
-    """Where all of them have run, in the order of the pages, with `ray_results` of the expert's and the clone's."""
+def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterator[Pages]:
     folder = tmp_path_factory.mktemp("reference")
     programs = os.pathsep.join([str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "log.txt").open("w") as log:
-        subprocess.run(
+        process = subprocess.Popen(
             [
                 sys.executable,
                 str(Path(__file__).with_name("run_reference.py")),
                 str(folder),
                 "whole" if LAYER == "soak" else "shorter",
-                *map(str, FILES),
             ],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT / "runtime"), "PATH": programs, "HOME": str(folder)},
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            check=False,
+            text=True,
         )
-    return folder
+        with process:
+            yield Pages(folder, process)
 
 
 @pytest.fixture(scope="module")
-def outcomes(folder: Path) -> Mapping[str, str | None]:
-    file = folder / "outcomes.json"
-    assert file.exists(), (folder / "log.txt").read_text()[-3000:]
-    found: Mapping[str, str | None] = json.loads(file.read_text())
-    return found
+def folder(pages: Pages) -> Path:
+    """Where all of them have run."""
+    pages.outcome(FILES[-1])
+    return pages.folder
 
 
 @pytest.mark.parametrize("file", [pytest.param(file, id=file.stem, marks=SHARED) for file in FILES])
-def test_block_runs(outcomes: Mapping[str, str | None], file: Path) -> None:
-    assert outcomes[file.name] is None, outcomes[file.name]
+def test_block_runs(pages: Pages, file: Path) -> None:
+    assert pages.outcome(file) is None, pages.outcome(file)
 
 
 def test_what_is_done_shorter_is_on_the_pages() -> None:
@@ -77,7 +109,7 @@ def test_what_is_done_shorter_is_on_the_pages() -> None:
 
 @pytest.mark.docs
 @pytest.mark.ray
-def test_expert_is_trained_recorded_and_cloned(folder: Path, outcomes: Mapping[str, str | None]) -> None:
+def test_expert_is_trained_recorded_and_cloned(folder: Path) -> None:
     expert = Policy.load(checkpoint(folder, "docs_rllib_offline_pretrain_ppo"))
     assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= RETURN
 
@@ -95,7 +127,7 @@ def test_expert_is_trained_recorded_and_cloned(folder: Path, outcomes: Mapping[s
 
 @pytest.mark.docs
 @pytest.mark.ray
-def test_recipe_for_tables_keeps_every_timestep(folder: Path, outcomes: Mapping[str, str | None]) -> None:
+def test_recipe_for_tables_keeps_every_timestep(folder: Path) -> None:
     """As the page prints it, it loses each episode's last one, and mixes episodes where Ray mixes pieces of files."""
     table, episodes = (
         read_all(folder / name) for name in ("tmp/docs_rllib_offline_recording_tabular", "test_converting")
