@@ -14,9 +14,10 @@ import pytest
 
 from episode_kit import kit, memory  # noqa: F401  fixtures
 from hindcast import user_code
+from layers import LAYER
 from ray_here import pytest_runtest_setup, pytest_unconfigure, ray_here  # noqa: F401  hooks and a fixture
 from support import MemoryReporter, record, recording
-from warm_python import WarmPython, warm_python
+from warm_python import WarmPython, fork_workers, warm_python
 
 _LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "stores"}
 """Marks of whole folders."""
@@ -49,9 +50,17 @@ def _own_given() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    """Starts Python programs that need not import anything any more."""
+    """Starts Python programs that need not import anything any more; workers of this process's pools, too."""
     with warm_python(tmp_path_factory.mktemp("warm")) as warm:
+        fork_workers(str(warm.folder / "python"))
         yield warm
+
+
+@pytest.fixture(autouse=True)
+def _forked_workers(request: pytest.FixtureRequest) -> None:
+    """In the quick layer no test has any."""
+    if LAYER != "quick":
+        request.getfixturevalue("warm")
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hindcast.ray_session import QUIET, start_ray
-from warm_python import WarmPython, fork_workers
+from warm_python import WarmPython, fork_ray_workers
 
 TESTS = Path(__file__).parent
 POOL = {"hindcast.dev/pool": "learner"}
@@ -52,7 +52,7 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iter
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
         patch.setenv("TOY_KILL_ONCE", str(toys / "kill"))
         patch.setenv("TOY_SLOW", str(toys / "slow"))
-        fork_workers(str(warm.folder / "python"))
+        fork_ray_workers(str(warm.folder / "python"))
         start_ray(num_cpus=4, num_gpus=2, labels=POOL, object_store_memory=200 << 20, **QUIET)
     yield toys
     import ray

@@ -8,32 +8,50 @@ started it; but with Hindcast deprecation warnings are errors, unless the progra
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
 import runpy
 import select
+import signal
 import socket
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 _COMMAND = """#!{python} -IS
-import json, os, socket, sys
-request = json.dumps([[{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ)]).encode()
+import json, os, signal, socket, sys
+files = sorted(map(int, os.listdir("/proc/self/fd")))
+files = [file for file in files if os.path.exists(f"/proc/self/fd/{{file}}")]  # the list itself is read from one
+request = [[{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ), files, os.getpid()]
+request = json.dumps(request).encode()
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
-    socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+    socket.send_fds(server, [len(request).to_bytes(8, "big")], files)
     server.sendall(request)
-    pid, status = server.makefile().read().split()
-sys.exit(int(status) % 256)
+    for file in files:
+        if file > 2:
+            os.close(file)
+    answer = server.makefile()
+    program = int(answer.readline())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(program, number))
+    status = int(answer.readline())
+if status < 0:
+    signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+sys.exit(status)
 """
+"""Stands for the program, which has its caller's files, and ends with it as it ends; killed, it takes it along."""
 
-
+_MOST_FILES = 250
+_FLAGS = ("-B", "-s", "-u")  # of the interpreter: what they say holds already
 _HINDCAST = "hindcast.cli.main"
 _TAKE_LONG_TO_IMPORT = (
     _HINDCAST,
@@ -42,6 +60,7 @@ _TAKE_LONG_TO_IMPORT = (
     "hindcast.record.pool",
     "hindcast.report.writing",
     "tensorboard.summary.writer.event_file_writer",
+    *("attrs", "filelock", "jsonschema", "loky", "requests", "yaml"),  # for Ray's workers, and loky's
 )
 
 
@@ -74,7 +93,7 @@ class Program:
     """
 
     def __init__(self, address: str, request: list[Any]) -> None:
-        message = json.dumps(request).encode()
+        message = json.dumps([*request, [0, 1, 2], os.getpid()]).encode()
         reading, writing = os.pipe()
         self._server = socket.socket(socket.AF_UNIX)
         self._server.connect(address)
@@ -132,7 +151,29 @@ def warm_python(
 
 
 def fork_workers(python: str) -> None:
-    """Of each Ray that this process starts from now on, start the workers, seconds of imports each, by a command.
+    """Start the workers of this process's pools by a command from now on: loky's, and those that are spawned.
+
+    Args:
+        python: the command, a `WarmPython`'s.
+    """
+    from multiprocessing import util
+
+    from loky.backend import fork_exec
+
+    spawn, start = util.spawnv_passfds, fork_exec.fork_exec
+
+    def spawnv_passfds(path: bytes, arguments: Sequence[Any], files: Sequence[int]) -> int:
+        is_worker = "--multiprocessing-fork" in arguments
+        return spawn(os.fsencode(python) if is_worker else path, arguments, files)
+
+    def start_worker(command: Sequence[str], *given: Any, **options: Any) -> int:
+        return start([python, *command[1:]], *given, **options)
+
+    util.spawnv_passfds, fork_exec.fork_exec = spawnv_passfds, start_worker
+
+
+def fork_ray_workers(python: str) -> None:
+    """Start the workers of each Ray that this process starts from now on by a command.
 
     Args:
         python: the command; a `WarmPython`'s that has not imported Ray, which reads its environment as it is imported.
@@ -149,13 +190,14 @@ def fork_workers(python: str) -> None:
 
 
 def _fork_workers_of_programs(python: str) -> None:
-    """Those of each Ray that Hindcast starts in a program."""
+    """Those of each program's pools, and of each Ray that Hindcast starts in it."""
     from hindcast import ray_session
 
+    fork_workers(python)
     start = ray_session.start_ray
 
     def start_ray(**options: Any) -> None:
-        fork_workers(python)
+        fork_ray_workers(python)
         start(**options)
 
     ray_session.start_ray = start_ray
@@ -191,28 +233,40 @@ def _reap() -> None:
 
 def _answer(caller: socket.socket) -> Any:
     """Fork the program; tell the caller its process, then how it ended."""
-    size, files, _, _ = socket.recv_fds(caller, 8, 3)
-    arguments, folder, environment = json.loads(caller.makefile("rb").read(int.from_bytes(size, "big")))
+    size, files, _, _ = socket.recv_fds(caller, 8, _MOST_FILES)
+    message = caller.makefile("rb").read(int.from_bytes(size, "big"))
+    arguments, folder, environment, numbers, stand_in = json.loads(message)
     program = os.fork()
     if program:
         for file in files:
             os.close(file)
         caller.sendall(f"{program}\n".encode())
+        ended = os.pidfd_open(program)
+        if ended not in select.select([caller, ended], [], [])[0]:
+            os.kill(program, signal.SIGKILL)  # the caller was
         _, status = os.waitpid(program, 0)
-        with suppress(BrokenPipeError):  # Ray kills its workers' commands, too
+        with suppress(BrokenPipeError):
             caller.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
         os._exit(0)
     caller.close()
-    for number, file in enumerate(files):
-        os.dup2(file, number)
-        os.close(file)
+    _place(files, numbers)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    return _run(*arguments)
+    return _run(stand_in, *arguments)
 
 
-def _run(name: str, *arguments: str) -> Any:
+def _place(files: list[int], numbers: list[int]) -> None:
+    """Give files the numbers by which the program knows them."""
+    apart = [fcntl.fcntl(file, fcntl.F_DUPFD, 1000) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(apart, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _run(stand_in: int, name: str, *arguments: str) -> Any:
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if name == "hindcast":
         from hindcast.cli.main import main as hindcast
@@ -220,12 +274,43 @@ def _run(name: str, *arguments: str) -> Any:
         sys.argv = [name, *arguments]
         sys.path[:1] = paths
         return hindcast()
+    while arguments[0] in _FLAGS:
+        arguments = arguments[1:]
+    if arguments[0] in ("-c", "-m"):
+        os.getppid = partial(_parent_of, stand_in)
+        return _run_worker(*arguments)
+    if arguments[0].endswith("/ray/_private/workers/setup_worker.py"):
+        arguments = _set_up(*arguments[1:])
     if _HINDCAST in sys.modules and "site-packages" not in arguments[0]:
         warnings.simplefilter("error", DeprecationWarning)
     sys.argv = list(arguments)
     sys.path[:1] = [str(Path(arguments[0]).resolve().parent), *paths]
     runpy.run_path(arguments[0], run_name="__main__")
     return 0
+
+
+def _run_worker(option: str, program: str, *arguments: str) -> int:
+    """Of loky or of `multiprocessing`, which bring their own `sys.path`."""
+    sys.argv = [option, *arguments]
+    if option == "-m":
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        exec(program, {"__name__": "__main__"})
+    return 0
+
+
+def _parent_of(process: int) -> int:
+    """Its parent; that of a program's stand-in is the process that started the program."""
+    stat = Path(f"/proc/{process}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _set_up(*arguments: str) -> tuple[str, ...]:
+    """What Ray's `setup_worker.py` starts, in the environment of a worker that has one of its own."""
+    option = "--serialized-runtime-env-context="
+    (context,) = (part.removeprefix(option) for part in arguments if part.startswith(option))
+    os.environ.update(json.loads(context)["env_vars"])
+    return tuple(part for part in arguments if not part.startswith((option, "--language=")))
 
 
 if __name__ == "__main__":

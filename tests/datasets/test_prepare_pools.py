@@ -29,8 +29,8 @@ from warm_python import WarmPython
 START = """
 import sys
 from ray.scripts.scripts import main
-from warm_python import fork_workers
-fork_workers(sys.argv.pop(1))
+from warm_python import fork_ray_workers
+fork_ray_workers(sys.argv.pop(1))
 main()
 """
 ATTEMPT = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")

@@ -38,6 +38,21 @@ def die_at(point: str | None, folder: str) -> None:
 
 def points(said: str, rng: np.random.Generator, each: int = 1) -> list[str]:
     """Of what a process without a point printed: `each` of every kind of operation, in random order."""
-    counts = re.findall(rf"^{_LINE} (\d+) (.*)$", said, re.MULTILINE)
-    found = [f"{kind} {rng.integers(1, int(count) + 1)}" for count, kind in counts * each]
+    counts = _counts(said)
+    found = [f"{kind} {rng.integers(1, count + 1)}" for kind, count in counts * each]
     return [found[i] for i in rng.permutation(len(found))]
+
+
+def points_on_the_way(said: str, rng: np.random.Generator, each: int = 1) -> list[str]:
+    """The same for a process that goes on where the one before it was killed: it comes to all of the first round.
+
+    That is one of the first times of every kind, in the order in which they begin; the other rounds are as `points`.
+    """
+    first = [f"{kind} {rng.integers(1, min(count, 3) + 1)}" for kind, count in _counts(said)]
+    return first + points(said, rng, each - 1)
+
+
+def _counts(said: str) -> list[tuple[str, int]]:
+    """The kinds of operation, in the order in which they began, and how many of each there were."""
+    found = re.findall(rf"^{_LINE} (\d+) (.*)$", said, re.MULTILINE)
+    return [(kind, int(count)) for count, kind in found]

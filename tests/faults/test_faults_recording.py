@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kill_points import points
+from kill_points import points_on_the_way
 from processes import Driver, ends
 
 from hindcast.api import OfflineRecording
@@ -81,7 +81,7 @@ def test_killed_at_every_kind_of_moment(tmp_path: Path, uninterrupted: dict[str,
     """Again and again on the way to one end; what a finished recording no longer does is killed in a fresh one."""
     assert uninterrupted["order"] == list(range(EPISODES))
     folder = tmp_path / "0"
-    for point in points(uninterrupted["said"], np.random.default_rng(3), each=KILLS):
+    for point in points_on_the_way(uninterrupted["said"], np.random.default_rng(3), each=KILLS):
         if carry_out(folder, kill_at=point) == 0:
             assert_whole(folder / "data", uninterrupted)
             folder = tmp_path / str(int(folder.name) + 1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kill_points import points
+from kill_points import points_on_the_way
 from moments import MOMENTS
 from processes import Driver, ends
 
@@ -115,7 +115,7 @@ def test_a_hundred_updates_are_fifty_a_new_process_and_fifty(
 def test_killed_at_every_kind_of_moment(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
     """Again and again on the way to one end; what a finished run no longer does is killed in a fresh one."""
     run = tmp_path / "0"
-    for point in points(uninterrupted["said"], np.random.default_rng(7), each=KILLS):
+    for point in points_on_the_way(uninterrupted["said"], np.random.default_rng(7), each=KILLS):
         if carry_out(run, walks, kill_at=point) == 0:
             assert_whole(run / "runs", uninterrupted)
             run = tmp_path / str(int(run.name) + 1)
