@@ -8,7 +8,9 @@ started it; but with Hindcast deprecation warnings are errors, unless the progra
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -18,12 +20,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _COMMAND = """#!{python} -IS
 import json, os, signal, socket, sys
@@ -207,6 +211,9 @@ def main(address: str, *modules: str) -> Any:
     """Serve; returns only in the process of a program, with its exit code."""
     for name in modules:
         importlib.import_module(name)
+    for finalizer in weakref.finalize._registry:
+        finalizer.atexit = False  # programs end without undoing these imports: that took a second
+    gc.freeze()
     if _HINDCAST in modules:
         _fork_workers_of_programs(str(Path(address).with_name("python")))
 
@@ -313,5 +320,25 @@ def _set_up(*arguments: str) -> tuple[str, ...]:
     return tuple(part for part in arguments if not part.startswith((option, "--language=")))
 
 
+def _end(work: Callable[[], Any]) -> NoReturn:
+    """As the interpreter ends, but that nothing is collected: each page of what was imported would be copied for it."""
+    try:
+        code = work()
+    except SystemExit as exited:
+        code = exited.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):
+            file.flush()
+    os._exit(code or 0)
+
+
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    _end(lambda: main(*sys.argv[1:]))
