@@ -61,9 +61,9 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
             "DQN",
             CARTPOLE,
             {
-                "config": DQN,
+                "config": {**DQN, "lr": 2e-3, "targetNetworkUpdateFreq": 100},
                 "model": {"fcnetHiddens": [64, 64]},
-                "sampler": {"timestepsPerUpdate": 2},
+                "sampler": {"timestepsPerUpdate": 4},
             },
             450,
             24,

@@ -13,6 +13,7 @@ from fake_kuberay import FakeKubeRay, PlayKubeRay, Script, succeeds
 from operator_process import OperatorProcess, RunOperator, drop_account, make_account
 
 from api_server import ApiServer
+from warm_python import WarmPython, warm_python
 
 CRDS = Path(__file__).parents[2] / "crds"
 
@@ -51,8 +52,18 @@ def dry_run_namespace() -> str:
     return "default"
 
 
+@pytest.fixture(scope="session")
+def warm_operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    """Starts operators that need not import anything any more."""
+    folder = tmp_path_factory.mktemp("warm-operator")
+    with warm_python(folder, modules=("hindcast_operator.__main__",)) as warm:
+        yield warm
+
+
 @pytest.fixture
-def run_operator(api: ApiServer, namespace: str, tmp_path: Path) -> Iterator[RunOperator]:
+def run_operator(
+    api: ApiServer, namespace: str, tmp_path: Path, warm_operator: WarmPython
+) -> Iterator[RunOperator]:
     """`run_operator(*flags)` starts an operator for the test's namespace, with the chart's rights.
 
     `everywhere` makes it serve all namespaces; `server` is another address of the API server; `fault` and `setup`
@@ -67,7 +78,10 @@ def run_operator(api: ApiServer, namespace: str, tmp_path: Path) -> Iterator[Run
             kubeconfig = make_account(api, namespace, tmp_path, server)
             served = () if everywhere else ("--namespace", namespace)
             log = tmp_path / f"operator-{number}.log"
-            process = OperatorProcess(kubeconfig, log, *served, *flags, fault=fault, setup=setup)
+            python = str(warm_operator.folder / "python")
+            process = OperatorProcess(
+                kubeconfig, log, *served, *flags, fault=fault, setup=setup, python=python
+            )
             return running.enter_context(process)
 
         yield run

@@ -24,6 +24,14 @@ _LEASE_RULE = {
     "resources": ["leases"],
     "verbs": ["create", "get", "update"],
 }
+_PROGRAM = """
+from importlib import reload
+from hindcast_operator.__main__ import main
+from hindcast_operator.control import faults
+reload(faults)  # reads where to die
+{setup}
+main()
+"""
 
 
 def chart_rules() -> list[dict[str, Any]]:
@@ -102,14 +110,30 @@ def write_kubeconfig(api: ApiServer, token: str, file: Path, server: str | None 
 
 
 class OperatorProcess:
-    """A running operator. Its log must be free of defects when it is closed."""
+    """A running operator. Its log must be free of defects when it is closed.
 
-    def __init__(self, kubeconfig: Path, log: Path, *flags: str, fault: str = "", setup: str = "") -> None:
-        """`fault` is where it dies; `setup` is Python that runs before it, to change a constant."""
+    Args:
+        kubeconfig: of its account.
+        log: the file to which it writes.
+        flags: of its command.
+        fault: where it dies.
+        setup: Python that runs before it, to change a constant.
+        python: the interpreter, which may have imported the operator already.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        log: Path,
+        *flags: str,
+        fault: str = "",
+        setup: str = "",
+        python: str = sys.executable,
+    ) -> None:
         self.log = log
         environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HINDCAST_FAULT": fault}
-        program = f"{setup}\nfrom hindcast_operator.__main__ import main; main()"
-        command = [sys.executable, "-c", program, "--listen", "127.0.0.1:0", "--log-level", "debug"]
+        program = _PROGRAM.format(setup=setup)
+        command = [python, "-c", program, "--listen", "127.0.0.1:0", "--log-level", "debug"]
         with log.open("ab") as output:
             self.process = subprocess.Popen([*command, *flags], env=environment, stderr=output, stdout=output)
 
