@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +35,7 @@ REFUSED = "\nRefused: "
 
 
 def main(folder: Path, shorter: bool) -> None:
+    warnings.simplefilter("default", DeprecationWarning)  # the pages use Ray Data, which warns of itself
     with (folder / "outcomes.jsonl").open("w", buffering=1) as outcomes:
         for line in sys.stdin:
             print(json.dumps(outcome(Path(line.strip()), folder, shorter)), file=outcomes)

@@ -74,7 +74,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterato
     with (folder / "log.txt").open("w") as log:
         process = subprocess.Popen(
             [
-                sys.executable,
+                str(warm.folder / "python"),
                 str(Path(__file__).with_name("run_reference.py")),
                 str(folder),
                 "whole" if LAYER == "soak" else "shorter",

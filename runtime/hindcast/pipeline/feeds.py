@@ -269,7 +269,7 @@ def refuse_other(saved: State, here: State, order: str) -> None:
     Raises:
         DataError: it is.
     """
-    for key, what in {"data": "the data have", "order": order}.items():
+    for key, what in {"data": "the data, or how Hindcast prepares them, have", "order": order}.items():
         if saved[key] != here[key]:
             raise DataError(
                 f"The position in the data cannot be resumed: {what} changed since the checkpoint was "
