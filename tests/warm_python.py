@@ -247,8 +247,9 @@ def _answer(caller: socket.socket) -> Any:
     if program:
         for file in files:
             os.close(file)
-        caller.sendall(f"{program}\n".encode())
         ended = os.pidfd_open(program)
+        with suppress(BrokenPipeError):
+            caller.sendall(f"{program}\n".encode())
         if ended not in select.select([caller, ended], [], [])[0]:
             os.kill(program, signal.SIGKILL)  # the caller was
         _, status = os.waitpid(program, 0)
@@ -297,7 +298,7 @@ def _run(stand_in: int, name: str, *arguments: str) -> Any:
 
 
 def _run_worker(option: str, program: str, *arguments: str) -> int:
-    """Of loky or of `multiprocessing`, which bring their own `sys.path`."""
+    """A worker of loky or of `multiprocessing`, which bring their own `sys.path`; or an operator."""
     sys.argv = [option, *arguments]
     if option == "-m":
         runpy.run_module(program, run_name="__main__", alter_sys=True)
