@@ -164,10 +164,11 @@ def section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) -> st
     table = [head, ["---"] * len(head), *filter(None, rows)]
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
     seeds = sorted({score.seeds for score in scores(board)})
+    counts = " to ".join(map(str, sorted({seeds[0], seeds[-1]})))
     about = (
         f"Networks of {' and '.join(map(str, environment.hidden))}, learning rate {environment.rate:g}, "
         f"{environment.updates:,} updates ({fewer(environment)}), an evaluation of {environment.episodes} episodes "
-        f"every {environment.every:,}, {' or '.join(map(str, seeds))} "
+        f"every {environment.every:,}, {counts} "
         f"seed{'s' * (seeds != [1])} each; {board.core_hours:.1f} core-hours in all"
         f"{''.join(f', {each}' for each in board.on_gpus)}. "
         "The number in parentheses in the header is the data's own score."
