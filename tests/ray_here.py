@@ -19,9 +19,8 @@ from warm_python import WarmPython, fork_ray_workers
 TESTS = Path(__file__).parent
 POOL = {"hindcast.dev/pool": "learner"}
 _FOLDER = "RAY_TMPDIR"
-os.environ["LOG_NAME_UPDATE_INTERVAL_S"] = (
-    "60"  # Ray would look for logs to print twice a second; tests print none
-)
+# Ray would look twice a second for logs to print; tests print none.
+os.environ["LOG_NAME_UPDATE_INTERVAL_S"] = "60"
 
 
 @cache

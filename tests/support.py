@@ -33,6 +33,7 @@ from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
+from warm_python import parent_of
 
 WALK = {"id": "toy_environments:Walk"}
 CARTPOLE = {"id": "CartPole-v1"}
@@ -206,7 +207,7 @@ def descendants(process: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = parent_of(int(entry.name))
     found = {process}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more

@@ -55,7 +55,7 @@ sys.exit(status)
 """Stands for the program, which has its caller's files, and ends with it as it ends; killed, it takes it along."""
 
 _MOST_FILES = 250
-_FLAGS = ("-B", "-s", "-u")  # of the interpreter: what they say holds already
+_FLAGS = ("-B", "-s")  # of the interpreter: what they say holds already
 _HINDCAST = "hindcast.cli.main"
 _TAKE_LONG_TO_IMPORT = (
     _HINDCAST,
@@ -285,7 +285,7 @@ def _run(stand_in: int, name: str, *arguments: str) -> Any:
     while arguments[0] in _FLAGS:
         arguments = arguments[1:]
     if arguments[0] in ("-c", "-m"):
-        os.getppid = partial(_parent_of, stand_in)
+        os.getppid = partial(parent_of, stand_in)
         return _run_worker(*arguments)
     if arguments[0].endswith("/ray/_private/workers/setup_worker.py"):
         arguments = _set_up(*arguments[1:])
@@ -307,7 +307,7 @@ def _run_worker(option: str, program: str, *arguments: str) -> int:
     return 0
 
 
-def _parent_of(process: int) -> int:
+def parent_of(process: int) -> int:
     """Its parent; that of a program's stand-in is the process that started the program."""
     stat = Path(f"/proc/{process}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])

@@ -483,7 +483,9 @@ class TestFolder:
             train(training(tmp_path / "runs", data), After(5))
         shutil.rmtree(data)
         record(recording(data, seed=1))
-        with pytest.raises(DataError, match=r"the data, .* have changed since the checkpoint"):
+        with pytest.raises(
+            DataError, match="the data, or how Hindcast prepares them, have changed since the checkpoint"
+        ):
             train(training(tmp_path / "runs", data))
 
     def test_in_memory(self, tmp_path: Path, memory_path: str, numbered: Path) -> None:
