@@ -14,6 +14,8 @@ import pytest
 
 from episode_kit import kit, memory  # noqa: F401  fixtures
 from hindcast import user_code
+from hindcast.report import page
+from hindcast.report.canvas import Picture, Theme, render
 from layers import LAYER
 from ray_here import pytest_runtest_setup, pytest_unconfigure, ray_here  # noqa: F401  hooks and a fixture
 from support import MemoryReporter, record, recording
@@ -61,6 +63,23 @@ def _forked_workers(request: pytest.FixtureRequest) -> None:
     """In the quick layer no test has any."""
     if LAYER != "quick":
         request.getfixturevalue("warm")
+
+
+_drawn: dict[tuple[object, Theme], bytes] = {}
+
+
+@pytest.fixture(autouse=True)
+def _pictures_drawn_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside tests/report a process draws one picture of each kind: those of a run take two seconds."""
+    if request.path.parent.name != "report":
+        monkeypatch.setattr(page, "render", _render_once)
+
+
+def _render_once(picture: Picture, theme: Theme) -> bytes:
+    kind = picture.draw.__code__, theme
+    if kind not in _drawn:
+        _drawn[kind] = render(picture, theme)
+    return _drawn[kind]
 
 
 @pytest.fixture(scope="session")
