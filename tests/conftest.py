@@ -15,8 +15,9 @@ import pytest
 from episode_kit import kit, memory  # noqa: F401  fixtures
 from hindcast import user_code
 from hindcast.report import page
-from hindcast.report.canvas import Picture, Theme, render
+from hindcast.report.canvas import Picture, Theme
 from layers import LAYER
+from pictures import drawn_once
 from ray_here import pytest_runtest_setup, pytest_unconfigure, ray_here  # noqa: F401  hooks and a fixture
 from support import MemoryReporter, record, recording
 from warm_python import WarmPython, fork_workers, warm_python
@@ -65,21 +66,18 @@ def _forked_workers(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("warm")
 
 
-_drawn: dict[tuple[object, Theme], bytes] = {}
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Picture, Theme], bytes]:
+    """Stands for `render`."""
+    return drawn_once(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(autouse=True)
-def _pictures_drawn_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside tests/report a process draws one picture of each kind: those of a run take two seconds."""
+def _pictures_drawn_once(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, drawn: Callable[[Picture, Theme], bytes]
+) -> None:
     if request.path.parent.name != "report":
-        monkeypatch.setattr(page, "render", _render_once)
-
-
-def _render_once(picture: Picture, theme: Theme) -> bytes:
-    kind = picture.draw.__code__, theme
-    if kind not in _drawn:
-        _drawn[kind] = render(picture, theme)
-    return _drawn[kind]
+        monkeypatch.setattr(page, "render", drawn)
 
 
 @pytest.fixture(scope="session")

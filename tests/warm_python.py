@@ -63,6 +63,7 @@ _TAKE_LONG_TO_IMPORT = (
     "hindcast.run.training",
     "hindcast.record.pool",
     "hindcast.report.writing",
+    *("jinja2", "matplotlib.backends.backend_agg"),  # for reports
     "tensorboard.summary.writer.event_file_writer",
     *("attrs", "filelock", "jsonschema", "loky", "requests", "yaml"),  # for Ray's workers, and loky's
 )
@@ -207,6 +208,13 @@ def _fork_workers_of_programs(python: str) -> None:
     ray_session.start_ray = start_ray
 
 
+def _draw_once(folder: Path) -> None:
+    from hindcast.report import page
+    from pictures import drawn_once
+
+    page.render = drawn_once(folder)
+
+
 def main(address: str, *modules: str) -> Any:
     """Serve; returns only in the process of a program, with its exit code."""
     for name in modules:
@@ -216,6 +224,7 @@ def main(address: str, *modules: str) -> Any:
     gc.freeze()
     if _HINDCAST in modules:
         _fork_workers_of_programs(str(Path(address).with_name("python")))
+        _draw_once(Path(address).with_name("pictures"))
 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
