@@ -59,7 +59,7 @@ api: $(READY)  ## operator and CRDs against a dedicated API server (KUBECONFIG):
 	$(PYTEST) -n $(API_WORKERS) --dist loadfile -m "not alone" tests/control_plane
 
 e2e: $(READY)  ## on the cluster in KUBECONFIG, else on a new kind cluster
-	PYTEST="$(PYTEST)" WORKERS=$(E2E_WORKERS) PATH="$(abspath $(BIN)):$$PATH" tools/e2e.sh
+	PYTEST="$(PYTEST)" WORKERS=$(E2E_WORKERS) PATH="$(abspath $(BIN)):$$PATH" tools/e2e.sh $(PARTS)
 
 lint: $(READY)  ## style, types, import contracts
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from hindcast.pipeline.offline_data import Source
 from support import MemoryReporter, record
 from support import recording as local_recording
 
-ITERATIONS, UPDATES = 80, 50
+ITERATIONS, UPDATES = 80, 20
 OWN = """\
 from hindcast import Callbacks, RLModule
 from torch import nn

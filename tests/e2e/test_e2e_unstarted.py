@@ -1,6 +1,7 @@
 """What ends before a pod runs our code.
 
-tools/e2e.sh runs these before the others, and alone: KubeRay is taken away for a while.
+tools/e2e.sh runs these before the others, and alone: KubeRay is taken away for a while. In CI other layers run beside
+them, so that what takes 60 seconds may take 120.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def test_kuberay_that_does_not_answer_and_an_image_that_is_not_there(kube: Kube)
     run("kubectl", "scale", "--replicas=0", *asleep)
     try:
         kube.apply(training("ignored", "data", cluster={"image": "hindcast-nowhere:1"}))
-        kube.wait_said("ignored", "KubeRay")
+        kube.wait_said("ignored", "KubeRay", seconds=120)
     finally:
         run("kubectl", "scale", "--replicas=1", *asleep)
         run("kubectl", "rollout", "status", *asleep, "--timeout=60s")
-    kube.wait("KubeRay takes it up", lambda: kube.list("rayclusters"), 60)
-    kube.wait_said("ignored", "hindcast-nowhere:1")
+    kube.wait("KubeRay takes it up", lambda: kube.list("rayclusters"), 120)
+    kube.wait_said("ignored", "hindcast-nowhere:1", seconds=120)
     status = kube.status("OfflineTraining", "ignored")
     assert status["state"] == "Starting"
     assert [run["attempt"] for run in status["runs"]] == [1]
