@@ -82,6 +82,7 @@ def policy_of(name: str) -> Policy:
     return Policy(module.eval(), preprocessing, observation, action)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_onnx_acts_as_the_policy_over_whole_episodes(tmp_path: Path, name: str) -> None:
     own = policy_of(name)
