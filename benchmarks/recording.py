@@ -108,7 +108,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rllib", metavar="PYTHON", help="interpreter that has ray[rllib]==2.60.0")
+    parser.add_argument(
+        "--rllib", type=os.path.abspath, metavar="PYTHON", help="interpreter that has ray[rllib]==2.60.0"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -119,11 +121,11 @@ def main() -> None:
             "ours": lambda: record(folder / "module", arguments.episodes),
             "bare loop": lambda: bare(policy, arguments.episodes * 500 // WIDTH),
         }
-        found = take_turns(rivals, arguments.rounds)
         targets = {"bare loop": 0.5}
         if arguments.rllib:
-            found["rllib"] = [rllib(arguments.rllib, policy, folder, 24)] * arguments.rounds
+            rivals["rllib"] = lambda: rllib(arguments.rllib, policy, folder, 24)
             targets["rllib"] = 40
+        found = take_turns(rivals, arguments.rounds)
         report("recording with the expert", "timesteps/s", found, "ours", targets)
 
 
