@@ -111,11 +111,12 @@ def assert_close(found: Any, expected: Any) -> None:
     assert np.asarray(found) == pytest.approx(np.asarray(expected), abs=1e-5)
 
 
+TRANSFORMER = {"contextLength": 4, "embedSize": 8, "numLayers": 1}
 ALGORITHMS: dict[str, tuple[gym.Space, dict[str, Any]]] = {
     "BC": (BOX, {}),
     "CQL": (BOX, {}),
     "DQN": (gym.spaces.Discrete(3, start=1), {"numQuantiles": 3, "dueling": True}),
-    "DecisionTransformer": (BOX, {"contextLength": 4, "embedSize": 8, "numLayers": 1, "targetReturn": 5.0}),
+    "DecisionTransformer": (BOX, {**TRANSFORMER, "targetReturn": 5.0}),
     "DiscreteCQL": (gym.spaces.Discrete(3), {}),
     "FQL": (BOX, {"actionChunk": 3}),
     "IQL": (BOX, {}),
@@ -126,11 +127,7 @@ ALGORITHMS: dict[str, tuple[gym.Space, dict[str, Any]]] = {
     "TD3BC": (BOX, {}),
 }
 OTHERS: list[tuple[str, gym.Space, dict[str, Any]]] = [
-    (
-        "DecisionTransformer",
-        gym.spaces.Discrete(3, start=1),
-        {"contextLength": 4, "embedSize": 8, "numLayers": 1},
-    ),
+    ("DecisionTransformer", gym.spaces.Discrete(3, start=1), TRANSFORMER),
 ]
 
 
@@ -202,9 +199,7 @@ def test_a_trained_run_acts_the_same_over_whole_episodes_of_its_environment(
     if algorithm is not None:
         data, environment = tmp_path / "data", Homing()
         record(recording(tmp_path, environment=HOMING, duration={"episodes": 6}, output={"path": str(data)}))
-        sizes = (
-            {"contextLength": 4, "embedSize": 8, "numLayers": 2} if algorithm == "DecisionTransformer" else {}
-        )
+        sizes = {**TRANSFORMER, "numLayers": 2} if algorithm == "DecisionTransformer" else {}
         changes = {"algorithm": algorithm, "config": {"trainBatchSizePerLearner": 60, **sizes}}
     train(training(tmp_path, data, environment=None, stop={"updates": 5}, **changes))
     own = Policy.load(tmp_path / "test" / "r1")
