@@ -41,7 +41,7 @@ soak: $(READY) $(AZURITE)  ## hours: many more kills, faults and random examples
 
 gpu: $(READY)  ## trainings on this machine's GPU
 	$(BIN)/python -c "import torch; assert torch.cuda.is_available(), 'torch finds no CUDA device here'"
-	$(PYTEST) -m gpu tests/run $(FLAGS)
+	$(PYTEST) -m gpu tests/run tests/learn $(FLAGS)
 
 interop: $(READY) $(RLLIB_READY)  ## compare with RLlib and d3rlpy, each way; they have their own environment
 	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) -n $(WORKERS) --dist loadfile tests/interop

@@ -50,7 +50,7 @@ NAMES = [name for name in CONFIGS if name in REGISTRY]
 DISCRETE = ("DQN", "DiscreteCQL")
 BARE, D3RLPY, RLLIB = "bare arithmetic", "d3rlpy", "RLlib"
 AIMS = {BARE: 0.9, D3RLPY: 1.5, RLLIB: 10}
-FLOORS = {"cpu": {"IQL": 60, "CQL": 5}, "cuda": {"IQL": 10_000, "CQL": 1_000}}
+FLOORS = {"cpu": {"IQL": 60, "CQL": 5}, "cuda": {"IQL": 10_000, "CQL": 1_500}}
 """Updates a second that are to be reached, on one core and on an H200."""
 RIVALS = {D3RLPY: NAMES, RLLIB: ("BC", "IQL", "CQL", "SAC", "DQN")}
 """The algorithms that each rival has. It is `rivals/<name>_updates.py`."""

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from algorithm_kit import BOX, made, transitions
+from algorithm_kit import BOX, WIDE, made, transitions
 from gymnasium.spaces import Discrete
 
 from hindcast.algorithms import REGISTRY
@@ -19,6 +19,10 @@ CASES = {
     "IQL": ("IQL", {}, BOX),
     "DQN": ("DQN", {"numQuantiles": 3}, CHOICES),
     "DiscreteCQL": ("DiscreteCQL", {}, CHOICES),
+    "CQL": ("CQL", {"numActions": 3, "bcIters": 10, "lagrangian": True}, WIDE),
+    "SAC": ("SAC", {}, WIDE),
+    "TD3BC": ("TD3BC", {}, WIDE),
+    "ReBRAC": ("ReBRAC", {}, WIDE),
 }
 
 
@@ -83,10 +87,10 @@ def test_compiled_code_computes_what_is_computed_without():
 
 
 def test_an_algorithm_that_cannot_be_compiled_says_so():
-    algorithm, _ = made("TD3BC")
+    algorithm, _ = made("FQL")
     with pytest.raises(
         SpecError,
-        match=r"spec.learners.compile: torch.compile does not support the losses of TD3BC as one graph",
+        match=r"spec.learners.compile: torch.compile does not support the losses of FQL as one graph",
     ):
         compile_losses(algorithm)
 

@@ -40,11 +40,12 @@ def test_the_targets_are_lowered_where_the_next_action_is_known():
 @torch.no_grad()
 def test_the_noisy_action_is_the_one_that_is_penalised():
     batch = transitions(WIDE)
+    normal = torch.randn((32, 2), generator=torch.Generator().manual_seed(0))
     wanted = {}
     for beta in (0.0, 1.0):
         algorithm, nets = made("ReBRAC", {"criticBeta": beta}, WIDE)
-        wanted[beta] = algorithm._wanted(nets, batch, step())
-    noise = (0.2 * torch.randn((32, 2), generator=torch.Generator().manual_seed(0))).clamp(-0.5, 0.5)
+        wanted[beta] = algorithm._wanted(nets, batch, normal)
+    noise = (0.2 * normal).clamp(-0.5, 0.5)
     chosen = actions_of(nets["target_policy"], batch["new_obs"]) + noise * torch.tensor(HALF)
     chosen = chosen.clamp(torch.tensor(WIDE.low), torch.tensor(WIDE.high))
     distances = [far(*pair) for pair in zip(chosen, batch["new_actions"], strict=True)]

@@ -184,12 +184,20 @@ def test_cqls_gap_is_the_soft_maximum_over_the_whole_range():
     assert gap == pytest.approx(expected, abs=0.03)
 
 
+def samples(algorithm, nets, batch):
+    """CQL's, with the noise of its first update."""
+    draws = algorithm._draws(nets, batch, step())
+    return [each.detach() for each in algorithm._samples(nets, batch, *draws)]
+
+
 @torch.no_grad()
 def test_cqls_gap_by_hand():
     """From the actions and densities that it drew itself."""
     algorithm, nets = made("CQL", {"numActions": 2, "minQWeight": 3.0, "temperature": 0.5}, WIDE)
     batch = transitions(WIDE, size=5)
-    actions, log_densities, wanted = (t.detach() for t in algorithm._samples(nets, batch, step()))
+    actions, log_densities, wanted = (
+        t.detach() for t in algorithm._samples(nets, batch, *algorithm._draws(nets, batch, step()))
+    )
     assert actions.shape == (6, 5, 2) and log_densities.shape == (6, 5)
     assert torch.allclose(log_densities[:2], torch.tensor(-np.log(4.0), dtype=torch.float32))
     total = 0.0
@@ -216,7 +224,9 @@ def test_cqls_gap_by_hand():
 def test_cqls_samples_of_the_policy_have_its_own_densities():
     algorithm, nets = made("CQL", {"numActions": 3}, WIDE)
     batch = transitions(WIDE)
-    actions, log_densities, _ = (t.detach() for t in algorithm._samples(nets, batch, step()))
+    actions, log_densities, _ = (
+        t.detach() for t in algorithm._samples(nets, batch, *algorithm._draws(nets, batch, step()))
+    )
     for first, observations in ((3, batch["obs"]), (6, batch["new_obs"])):
         policy = nets["policy"]
         inputs = policy.forward_train({"obs": observations})["action_dist_inputs"]
@@ -232,7 +242,8 @@ def test_cqls_policy_clones_at_first_and_counts_updates():
     likelihood = policy.distribution(policy.forward_train(batch)["action_dist_inputs"]).logp(batch["actions"])
     worth = nets["critics"](batch, actions).amin(0)
     for updates, aim in enumerate([likelihood, likelihood, worth]):
-        found = algorithm._policy_losses(nets, batch, step(updates)).losses["policy"]
+        kind = algorithm.update_kind(updates)
+        found, _ = algorithm._policy_loss(nets, batch, noise[None], torch.tensor(0.3), kind)
         torch.testing.assert_close(found, (0.3 * logp - aim).mean())
 
 

@@ -23,7 +23,9 @@ def gradients_after_clipping(bound, by):
         lambda *_: seen.extend(parameter.grad.clone() for parameter in parameters)
     )
     backward([3 * parameters[0].sum() + 4 * parameters[1][0]], [optimiser])
-    norm = optimiser.step(clock(0))
+    norm = optimiser.norm()
+    optimiser.clip(norm)
+    optimiser.step()
     return seen, float(norm)
 
 
@@ -61,7 +63,9 @@ def test_the_learning_rate_follows_its_schedule():
     rates = []
     for timesteps in (0, 50, 100, 200):
         backward([parameter.sum()], [optimiser])
-        optimiser.step(clock(timesteps))
+        optimiser.set_rates(timesteps)
+        optimiser.step()
+        optimiser.drop_gradients()
         rates.append(optimiser.lr)
     assert rates == [1.0, 0.5, 0.0, 0.0]
 
@@ -77,7 +81,9 @@ def move(optimiser, parameters, number):
     source = torch.Generator().manual_seed(number)
     loss = sum(((each - torch.randn(each.shape, generator=source)) ** 2).sum() for each in parameters)
     backward([loss], [optimiser])
-    optimiser.step(clock(number))
+    optimiser.set_rates(number)
+    optimiser.step()
+    optimiser.drop_gradients()
 
 
 def weights():

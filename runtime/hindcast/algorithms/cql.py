@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Annotated, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, sampled
+from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, action_noise, sampled
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
+from hindcast.learn.streams import in_parallel
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
@@ -66,6 +68,7 @@ class CQL(SAC):
 
     Options = CQLOptions
     kinds = frozenset({"OfflineTraining"})
+    compiled = ("_critic_loss", "_policy_loss")
     options: CQLOptions
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
@@ -84,33 +87,48 @@ class CQL(SAC):
         """Whether the policy is trained by the critics."""
         return updates >= self.options.bc_iters
 
-    def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        options, critics = self.options, cast(Critics, nets["critics"])
-        with torch.no_grad():
-            actions, log_densities, wanted = self._samples(nets, batch, step)
-        taken = critics(batch)
-        td_loss = (taken - wanted).square().mean(-1).sum()
-        others = critics(batch, actions) - log_densities
-        scaled = torch.logsumexp(others / options.temperature, 1) * options.temperature
-        gaps = options.min_q_weight * (scaled - taken).mean(-1)
-        metrics = {"td_loss": td_loss, "mean_q": taken.mean(), "conservative_gap": (scaled - taken).mean()}
-        if not options.lagrangian:
-            return Losses({"critics": td_loss + gaps.sum()}, metrics)
+    def _draws(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+        """Noise of the actions from π(s) and from π(s'), and the uniform actions."""
+        count, policy = self.options.num_actions, cast(RLModule, nets["policy"])
+        own, later = (action_noise(policy, batch, step, each) for each in (count, count + 1))
+        within = cast(ActionRange, nets["range"])
+        uniform = within.uniform(count * own.shape[1], step.generator)
+        return own, later, uniform.unflatten(0, own.shape[:2])
+
+    def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *draws: Tensor) -> Losses:
+        if not self.options.lagrangian:
+            loss, _, metrics = self._critic_loss(nets, batch, 1.0, *draws)
+            return Losses({"critics": loss}, metrics)
         weight = cast(LogWeight, nets["gap_weight"])().clamp(max=_MOST_WEIGHT)
-        excess = gaps - options.lagrangian_thresh
-        losses = {
-            "critics": td_loss + (weight.detach() * excess).sum(),
-            "gap_weight": -0.5 * (weight * excess.detach()).sum(),
-        }
+        loss, excess, metrics = self._critic_loss(nets, batch, weight.detach(), *draws)
+        losses = {"critics": loss, "gap_weight": -0.5 * (weight * excess).sum()}
         return Losses(losses, {**metrics, "gap_weight": weight}, joint=True)
 
-    def _samples(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+    def _critic_loss(
+        self, nets: nn.ModuleDict, batch: Tensors, weight: Tensor | float, *draws: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The critics' loss, with the weight of the penalty; by how much the gaps exceed their target; metrics."""
+        options, critics = self.options, cast(Critics, nets["critics"])
+        with torch.no_grad():
+            actions, log_densities, wanted = self._samples(nets, batch, *draws)
+        values = critics(batch, torch.cat([actions, batch[Columns.ACTIONS].unsqueeze(0)]))
+        others, taken = values[:, :-1] - log_densities, values[:, -1]
+        td_loss = (taken - wanted).square().mean(-1).sum()
+        soft = torch.logsumexp(others / options.temperature, 1) * options.temperature
+        gaps = (soft - taken).mean(-1)
+        penalties = options.min_q_weight * gaps - (options.lagrangian_thresh if options.lagrangian else 0.0)
+        metrics = {"td_loss": td_loss, "mean_q": taken.mean(), "conservative_gap": gaps.mean()}
+        return td_loss + (weight * penalties).sum(), penalties.detach(), metrics
+
+    def _samples(
+        self, nets: nn.ModuleDict, batch: Tensors, own_noise: Tensor, later_noise: Tensor, uniform: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """`[3 N, B, *shape]` actions, `[3 N, B]` their log-densities; and `[B]` the critics' targets."""
-        count, policy = self.options.num_actions, cast(RLModule, nets["policy"])
-        within, following = cast(ActionRange, nets["range"]), at_next(batch)
-        own, own_logp = sampled(policy, batch, step, count)
-        later, later_logp = sampled(policy, following, step, count + 1)
-        uniform = within.uniform(own_logp.numel(), step.generator).view_as(own)
+        policy, following = cast(RLModule, nets["policy"]), at_next(batch)
+        (own, own_logp), (later, later_logp) = in_parallel(
+            lambda: sampled(policy, batch, own_noise), lambda: sampled(policy, following, later_noise)
+        )
+        within = cast(ActionRange, nets["range"])
         actions = torch.cat([uniform, own, later[1:]])
         log_densities = torch.cat([within.log_density().expand_as(own_logp), own_logp, later_logp[1:]])
         values: Tensor = nets["target_critics"](following, later[0]).amin(0)
@@ -118,9 +136,9 @@ class CQL(SAC):
             values = values - cast(LogWeight, nets["alpha"])() * later_logp[0]
         return actions, log_densities, bootstrapped(batch, values)
 
-    def _worth(self, nets: nn.ModuleDict, batch: Tensors, step: Step, actions: Tensor) -> Tensor:
-        if self.update_kind(step.updates):
-            return super()._worth(nets, batch, step, actions)
+    def _worth(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, kind: Hashable) -> Tensor:
+        if kind:
+            return super()._worth(nets, batch, actions, kind)
         policy = cast(RLModule, nets["policy"])
         inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
         return policy.distribution(inputs).logp(batch[Columns.ACTIONS])

@@ -23,6 +23,7 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import actions_of, bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
+from hindcast.learn.streams import in_parallel
 from hindcast.models.networks import at_next
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs, transitions
@@ -65,7 +66,15 @@ class IQL(Algorithm):
     live = True
     distributions = SAMPLED
     target_networks = {"target_critics": "critics"}
-    compiled = ("_value_loss", "_policy_loss", "_critic_loss")
+    compiled = (
+        "_target_values",
+        "_values",
+        "_chosen",
+        "_taken",
+        "_value_loss",
+        "_policy_loss",
+        "_critic_loss",
+    )
     options: IQLOptions
 
     def needs(self) -> Needs:
@@ -82,40 +91,61 @@ class IQL(Algorithm):
         return adam_at(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:  # noqa: ARG002
-        vf_loss, worth, mean_v = self._value_loss(nets, batch)
+        worth, values, chosen, taken = in_parallel(
+            lambda: self._target_values(nets, batch),
+            lambda: self._values(nets, batch),
+            lambda: self._chosen(nets, batch),
+            lambda: self._taken(nets, batch),
+        )
+        vf_loss, mean_v = self._value_loss(worth, values)
         yield Losses({"value": vf_loss}, {"vf_loss": vf_loss, "mean_v": mean_v})
-        policy_loss, metrics = self._policy_loss(nets, batch, worth)
-        critic_loss, mean_q = self._critic_loss(nets, batch)
-        metrics |= {"policy_loss": policy_loss, "critic_loss": critic_loss, "mean_q": mean_q}
+        with torch.no_grad():
+            values, following = in_parallel(
+                lambda: self._values(nets, batch), lambda: self._values(nets, at_next(batch))
+            )
+        (policy_loss, of_policy), (critic_loss, of_critics) = in_parallel(
+            lambda: self._policy_loss(nets, batch, chosen, worth - values),
+            lambda: self._critic_loss(batch, taken, following),
+        )
+        metrics = {"policy_loss": policy_loss, "critic_loss": critic_loss, **of_policy, **of_critics}
         yield Losses({"policy": policy_loss, "critics": critic_loss}, metrics, joint=True)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
         self.move_targets(nets, self.options.tau)
 
-    def _value_loss(self, nets: nn.ModuleDict, batch: Tensors) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, `[B]` target values of the recorded actions, and the mean of V."""
-        with torch.no_grad():
-            worth = nets["target_critics"](batch).amin(0)
-        values = nets["value"](batch)
-        return expectile_loss(worth - values, self.options.expectile), worth, values.mean()
+    @torch.no_grad()
+    def _target_values(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
+        """`[B]` min Q̄ of the recorded actions."""
+        return cast(Tensor, nets["target_critics"](batch).amin(0))
+
+    def _values(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
+        return cast(Tensor, nets["value"](batch))
+
+    def _chosen(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
+        """What the policy's distribution is made from."""
+        return cast(RLModule, nets["policy"]).forward_train(batch)[Columns.ACTION_DIST_INPUTS]
+
+    def _taken(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
+        """`[E, B]` Q of the recorded actions."""
+        return cast(Tensor, nets["critics"](batch))
+
+    def _value_loss(self, worth: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and the mean of V."""
+        return expectile_loss(worth - values, self.options.expectile), values.mean()
 
     def _policy_loss(
-        self, nets: nn.ModuleDict, batch: Tensors, worth: Tensor
+        self, nets: nn.ModuleDict, batch: Tensors, chosen: Tensor, advantages: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        options, policy = self.options, cast(RLModule, nets["policy"])
-        with torch.no_grad():
-            advantages = worth - nets["value"](batch)
-            weights = (options.beta * advantages).exp().clamp(max=options.weight_clip)
-        distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
-        loss = -(weights * distribution.logp(actions_of(batch))).mean()
-        return loss, {"mean_advantage": advantages.mean(), "mean_weight": weights.mean()}
+        weights = (self.options.beta * advantages).exp().clamp(max=self.options.weight_clip)
+        likelihoods = cast(RLModule, nets["policy"]).distribution(chosen).logp(actions_of(batch))
+        metrics = {"mean_advantage": advantages.mean(), "mean_weight": weights.mean()}
+        return -(weights * likelihoods).mean(), metrics
 
-    def _critic_loss(self, nets: nn.ModuleDict, batch: Tensors) -> tuple[Tensor, Tensor]:
-        """The loss, and the mean of Q."""
-        with torch.no_grad():
-            wanted = bootstrapped(batch, nets["value"](at_next(batch)))
-        taken = nets["critics"](batch)
-        return (taken - wanted).square().mean(-1).sum(), taken.mean()
+    def _critic_loss(
+        self, batch: Tensors, taken: Tensor, following: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        wanted = bootstrapped(batch, following)
+        return (taken - wanted).square().mean(-1).sum(), {"mean_q": taken.mean()}
 
 
 def expectile_loss(gap: Tensor, expectile: float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import ClassVar, cast
 
 import torch
@@ -20,9 +20,11 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import bootstrapped
+from hindcast.learn.batches import bootstrapped, num_timesteps
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
+from hindcast.learn.streams import in_parallel
+from hindcast.learn.target_networks import fixed
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
@@ -58,6 +60,7 @@ class SAC(Algorithm):
     live = True
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
     target_networks = {"target_critics": "critics"}
+    compiled: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
     options: SACOptions
 
     def needs(self) -> Needs:
@@ -78,34 +81,47 @@ class SAC(Algorithm):
         return adam_at(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
-        yield self._critic_losses(nets, batch, step)
-        yield self._policy_losses(nets, batch, step)
+        yield self._critic_losses(nets, batch, *self._draws(nets, batch, step))
+        noise = action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
+        alpha, kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
+        with fixed(nets["critics"]):
+            policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), kind)
+        alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
+        metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
+        yield Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
         self.move_targets(nets, self.options.tau)
 
-    def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        following = at_next(batch)
-        with torch.no_grad():
-            actions, logp = sampled(cast(RLModule, nets["policy"]), following, step, 1)
-            values = nets["target_critics"](following, actions[0]).amin(0)
-            wanted = bootstrapped(batch, values - cast(LogWeight, nets["alpha"])() * logp[0])
-        taken = cast(Critics, nets["critics"])(batch)
+    def _draws(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, ...]:
+        """What is random in the critics' losses."""
+        return (action_noise(cast(RLModule, nets["policy"]), batch, step, 1),)
+
+    def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *draws: Tensor) -> Losses:
+        wanted, taken = in_parallel(
+            lambda: self._wanted(nets, batch, draws[0]), lambda: cast(Critics, nets["critics"])(batch)
+        )
         td_loss = (taken - wanted).square().mean(-1).sum()
         return Losses({"critics": td_loss}, {"td_loss": td_loss, "mean_q": taken.mean()})
 
-    def _policy_losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        alpha = cast(LogWeight, nets["alpha"])
-        actions, logp = sampled(cast(RLModule, nets["policy"]), batch, step, 1)
-        worth = self._worth(nets, batch, step, actions[0])
-        policy_loss = (alpha().detach() * logp[0] - worth).mean()
-        entropy = -logp.detach().mean()
-        alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
-        metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
-        return Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)
+    @torch.no_grad()
+    def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
+        """`[B]` the critics' targets."""
+        following = at_next(batch)
+        actions, logp = sampled(cast(RLModule, nets["policy"]), following, noise)
+        values = nets["target_critics"](following, actions[0]).amin(0)
+        return bootstrapped(batch, values - cast(LogWeight, nets["alpha"])() * logp[0])
 
-    def _worth(self, nets: nn.ModuleDict, batch: Tensors, step: Step, actions: Tensor) -> Tensor:  # noqa: ARG002
-        """`[B]` what the policy maximises: the values of its actions, `[B, *shape]`."""
+    def _policy_loss(
+        self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor, alpha: Tensor, kind: Hashable
+    ) -> tuple[Tensor, Tensor]:
+        """The policy's loss, and its entropy."""
+        actions, logp = sampled(cast(RLModule, nets["policy"]), batch, noise)
+        worth = self._worth(nets, batch, actions[0], kind)
+        return (alpha * logp[0] - worth).mean(), -logp.detach().mean()
+
+    def _worth(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, kind: Hashable) -> Tensor:  # noqa: ARG002
+        """`[B]` what the policy maximises in this `update_kind`: the values of its actions, `[B, *shape]`."""
         return cast(Critics, nets["critics"])(batch, actions).amin(0)
 
     def _target_entropy(self, within: ActionRange) -> Tensor | float:
@@ -133,10 +149,18 @@ class LogWeight(nn.Module):
         return self.log.exp()
 
 
-def sampled(policy: RLModule, batch: Tensors, step: Step, count: int) -> tuple[Tensor, Tensor]:
-    """`[count, B, *shape]` actions of the policy and `[count, B]` their log-densities; gradients go through both."""
+def action_noise(policy: RLModule, batch: Tensors, step: Step, count: int) -> Tensor:
+    """`[count, B, K]` normal noise of so many actions in each state."""
+    shape = (count, num_timesteps(batch), policy.action_head.noise_size)
+    return torch.randn(shape, generator=step.generator, device=step.generator.device)
+
+
+def sampled(policy: RLModule, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """The policy's actions with `noise`, see `action_noise`; gradients go through them and their log-densities.
+
+    Returns:
+        `[count, B, *shape]` and `[count, B]`.
+    """
     inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
-    shape = (count, len(inputs), policy.action_head.noise_size)
-    noise = torch.randn(shape, generator=step.generator, device=inputs.device)
-    actions, logp = policy.distribution(inputs.expand(count, *inputs.shape)).sample_with_logp(noise)
+    actions, logp = policy.distribution(inputs.expand(len(noise), *inputs.shape)).sample_with_logp(noise)
     return cast(Tensor, actions), logp

@@ -21,8 +21,10 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import bootstrapped
+from hindcast.learn.batches import bootstrapped, num_timesteps
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
+from hindcast.learn.streams import in_parallel
+from hindcast.learn.target_networks import fixed
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
@@ -61,6 +63,7 @@ class TD3(Algorithm):
     captured = True
     distributions = ("auto", "deterministic", "squashedDeterministic")
     target_networks = {"target_policy": "policy", "target_critics": "critics"}
+    compiled = ("_critic_loss", "_policy_loss")
     options: TD3Options
 
     def needs(self) -> Needs:
@@ -77,12 +80,13 @@ class TD3(Algorithm):
         return adam_at(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
-        critics = cast(Critics, nets["critics"])
-        taken = critics(batch)
-        critic_loss = (taken - self._wanted(nets, batch, step)).square().mean(-1).sum()
-        yield Losses({"critics": critic_loss}, {"critic_loss": critic_loss, "mean_q": taken.mean()})
+        shape = (num_timesteps(batch), *cast(ActionRange, nets["range"]).low.shape)
+        noise = torch.randn(shape, generator=step.generator, device=step.generator.device)
+        yield self._critic_loss(nets, batch, noise)
         if self.update_kind(step.updates):
-            yield self._policy_loss(nets, batch)
+            with fixed(nets["critics"]):
+                loss = self._policy_loss(nets, batch)
+            yield loss
 
     def update_kind(self, updates: int) -> bool:
         """Whether the policy and the target networks move."""
@@ -92,12 +96,19 @@ class TD3(Algorithm):
         if self.update_kind(step.updates):
             self.move_targets(nets, self.options.tau)
 
+    def _critic_loss(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Losses:
+        """The critics' loss and metrics, with normal noise `[B, *shape]`."""
+        wanted, taken = in_parallel(
+            lambda: self._wanted(nets, batch, noise), lambda: cast(Critics, nets["critics"])(batch)
+        )
+        loss = (taken - wanted).square().mean(-1).sum()
+        return Losses({"critics": loss}, {"critic_loss": loss, "mean_q": taken.mean()})
+
     @torch.no_grad()
-    def _wanted(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Tensor:
+    def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         options, within = self.options, cast(ActionRange, nets["range"])
         following = at_next(batch)
         actions = chosen(cast(RLModule, nets["target_policy"]), following)
-        noise = torch.randn(actions.shape, generator=step.generator, device=actions.device)
         noise = (options.target_noise * noise).clamp(-options.target_noise_clip, options.target_noise_clip)
         actions = within.clamp(actions + noise * within.half_range)
         values = nets["target_critics"](following, actions).amin(0)

@@ -226,7 +226,7 @@ class Algorithm(ABC):
         Options: its options.
         compiled: names of methods that torch.compile takes as one graph each (`spec.learners.compile`): those that
             compute losses, and neither draw noise from `Step.generator`, look at a number of `Step` nor change a
-            buffer. They take the networks first.
+            buffer. The networks, where they take them, come first.
         captured: whether a GPU may record its updates as CUDA graphs: of one `update_kind`, all do the same operations.
         kinds: the resources that it can be used in.
         recurrent: whether its losses take sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps, so that it

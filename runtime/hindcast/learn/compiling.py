@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
         )
     if backend == "inductor":
         _check_compiler()
+    # The compiler looks at it while it reads a method that takes what another one computed.
+    warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf", UserWarning)
     for method in algorithm.compiled:
         setattr(algorithm, method, _compiled(getattr(algorithm, method), name, backend))
 
@@ -46,19 +49,20 @@ def _compiled(losses: Callable[..., Any], name: str, backend: str) -> Callable[.
     is_tried = False
 
     @functools.wraps(losses)
-    def compute(nets: nn.ModuleDict, *arguments: Any) -> Any:
+    def compute(*arguments: Any) -> Any:
         nonlocal is_tried
         if is_tried:
-            return whole(nets, *arguments)
-        versions = {buffer: each._version for buffer, each in nets.named_buffers()}
+            return whole(*arguments)
+        buffers = dict(arguments[0].named_buffers()) if isinstance(arguments[0], nn.Module) else {}
+        versions = {buffer: each._version for buffer, each in buffers.items()}
         try:
-            found = whole(nets, *arguments)
+            found = whole(*arguments)
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = " ".join(str(error).split("\n\n")[0].split())
             raise SpecError(
                 f"{_FIELD}: torch.compile does not take {name}.{losses.__name__}: {reason}; {_INSTEAD}."
             ) from error
-        for buffer, each in nets.named_buffers():
+        for buffer, each in buffers.items():
             if each._version != versions[buffer]:  # gradients may be computed with what it is afterwards
                 raise SpecError(
                     f"{_FIELD}: {name}.{losses.__name__} changes the buffer {buffer!r}, for which torch.compile "

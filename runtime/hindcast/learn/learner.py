@@ -5,7 +5,7 @@ Nothing in an update waits for the device: metrics and norms stay tensors until 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -20,6 +20,7 @@ from hindcast.learn.batches import num_timesteps
 from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.metrics import TOTAL_LOSS, Metrics, MetricSums, stacked
 from hindcast.learn.optimisers import Optimiser, backward, refuse_overlap
+from hindcast.learn.streams import in_parallel
 from hindcast.learn.target_networks import is_frozen
 from hindcast.learn.update_graphs import UpdateGraphs, is_capturable
 from hindcast.learn.watch import GradientWatch
@@ -215,6 +216,8 @@ class Learner:
     def _made(self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int) -> _Moved:
         """An update, by a graph where there is one for it."""
         self._train_mode()
+        for optimiser in self._optimisers.values():
+            optimiser.set_rates(self.timesteps)
         if self._graphs is None or self.group.share.size > 1:
             return self._moved(batch, weight, timesteps)
         kind = self.algorithm.update_kind(self.updates)
@@ -261,11 +264,13 @@ class Learner:
         if self.group.share.size > 1:
             gradients = [self._optimisers[name].gradients for name in losses]
             self.group.weighted_sum([each for own in gradients for each in own], weight)
-        found: dict[str, Tensor] = {}
-        for name, loss in losses.items():
-            if len(self._optimisers) > 1:
-                found[f"{TOTAL_LOSS}/{name}"] = loss
-            found[self._label("gradient_norm", name)] = self._optimisers[name].step(self._clock)
+        moving = [self._optimisers[name] for name in losses]
+        norms = _stepped(moving)
+        for optimiser in moving:
+            optimiser.drop_gradients()
+        found = {self._label("gradient_norm", name): norm for name, norm in zip(losses, norms, strict=True)}
+        if len(self._optimisers) > 1:
+            found |= {f"{TOTAL_LOSS}/{name}": loss for name, loss in losses.items()}
         return found
 
     def _weight_of(self, batch: Mapping[str, Tensor], share: float) -> float | Tensor:
@@ -386,6 +391,19 @@ class Learner:
 def stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
     """What an algorithm's `losses` gave, one stage after the other."""
     return iter((losses,)) if isinstance(losses, Losses) or not isinstance(losses, Iterator) else losses
+
+
+def _stepped(optimisers: Sequence[Optimiser]) -> list[Tensor]:
+    """The norms of the gradients that were stepped with; where none is clipped, they are computed meanwhile."""
+    norms, steps = (each.norm for each in optimisers), (each.step for each in optimisers)
+    if not any(each.clips for each in optimisers):
+        found: list[Any] = in_parallel(*norms, *steps)
+        return found[: len(optimisers)]
+    found = in_parallel(*norms)
+    for optimiser, norm in zip(optimisers, found, strict=True):
+        optimiser.clip(norm)
+    in_parallel(*steps)
+    return found
 
 
 def _odd(loss: Any) -> str:

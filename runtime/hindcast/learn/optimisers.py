@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.pieces import adam_in_pieces, in_pieces
-from hindcast.learn.schedules import Schedule, ScheduledValue, is_constant, value_at
+from hindcast.learn.schedules import Schedule, is_constant, value_at
 from hindcast.user_code import Misuse
 
 ClipBy = Literal["global_norm", "norm", "value"]
@@ -100,8 +100,7 @@ class Optimiser:
         self._name = name
         self._clip, self._clip_by = grad_clip, grad_clip_by
         self.torch = _built(spec, groups, rates, f"optimiser {name!r}")
-        device = self.parameters[0].device
-        self._rates = [None if is_constant(rate) else ScheduledValue(rate).to(device) for rate in rates]
+        self._rates = [None if is_constant(rate) else rate for rate in rates]
         self._keep_rates_as_tensors()
 
     @property
@@ -119,26 +118,37 @@ class Optimiser:
         """Of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
-    def step(self, clock: Tensor) -> Tensor:
-        """Clip, move the parameters, drop the gradients.
+    def set_rates(self, timesteps: int) -> None:
+        """Let scheduled learning rates be those after so many trained timesteps."""
+        for group, rate in zip(self.torch.param_groups, self._rates, strict=True):
+            if rate is not None:
+                group["lr"].fill_(value_at(rate, timesteps))
 
-        Args:
-            clock: timesteps trained (float64 scalar on the parameters' device).
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped."""
+        return self._clip is not None
 
-        Returns:
-            L2 norm of all gradients before clipping (scalar tensor; nothing waits for the device).
+    def norm(self) -> Tensor:
+        """L2 norm of all gradients before clipping (scalar tensor; nothing waits for the device).
 
         Raises:
             Misuse: no parameter has a gradient.
         """
-        for group, rate in zip(self.torch.param_groups, self._rates, strict=True):
-            if rate is not None:
-                group["lr"].copy_(rate.precise(clock))
-        norm = self._clipped()
+        gradients = self.gradients
+        if not gradients:
+            raise Misuse(f"gave a loss of optimiser {self._name!r} that depends on none of its parameters")
+        (pieces,) = in_pieces(gradients)
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(pieces)))
+
+    def step(self) -> None:
+        """Move the parameters."""
         self.torch.step()
-        for parameter in self.parameters:  # as zero_grad, which takes longer to say so to a profiler
+
+    def drop_gradients(self) -> None:
+        """As torch's `zero_grad`, which takes longer to say so to a profiler."""
+        for parameter in self.parameters:
             parameter.grad = None
-        return norm
 
     def state(self) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
         """Tensors as `<index>/<key>`, and the groups of parameters as JSON."""
@@ -183,24 +193,19 @@ class Optimiser:
                 dtype = torch.float32 if device.type == "cuda" else torch.float64
                 group["lr"] = torch.tensor(float(group["lr"]), dtype=dtype, device=device)
 
-    def _clipped(self) -> Tensor:
+    def clip(self, norm: Tensor) -> None:
+        """Clip the gradients, whose `norm()` is given."""
         gradients = self.gradients
-        if not gradients:
-            raise Misuse(f"gave a loss of optimiser {self._name!r} that depends on none of its parameters")
-        (pieces,) = in_pieces(gradients)
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(pieces)))
         if self._clip is None:
-            return norm
+            return
         if self._clip_by == "value":
             torch._foreach_clamp_min_(gradients, -self._clip)
             torch._foreach_clamp_max_(gradients, self._clip)
-            return norm
-        if self._clip_by == "global_norm":
+        elif self._clip_by == "global_norm":
             torch._foreach_mul_(gradients, _factor(self._clip, norm))
         else:
             norms = torch._foreach_norm(gradients)
             torch._foreach_mul_(gradients, [_factor(self._clip, each) for each in norms])
-        return norm
 
 
 def uncompiled(kind: type[Kind]) -> type[Kind]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import torch
@@ -42,6 +44,19 @@ def is_frozen(module: nn.Module) -> bool:
     """Whether it has parameters, of which none is trained."""
     parameters = list(module.parameters())
     return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
+
+
+@contextmanager
+def fixed(module: nn.Module) -> Iterator[None]:
+    """No gradients of a module's weights, while others' go through it: compiled losses would compute all of them."""
+    trained = [each for each in module.parameters() if each.requires_grad]
+    for each in trained:
+        each.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for each in trained:
+            each.requires_grad_(True)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hindcast.learn.algorithm import Algorithm
 from hindcast.learn.optimisers import Optimiser
+from hindcast.learn.streams import MOST, side_by_side
 
 Result = TypeVar("Result")
 
@@ -25,7 +26,7 @@ _MOST_GRAPHS = 16
 
 
 class CudaGraph:
-    """A CUDA graph, and the stream that it is recorded on.
+    """A CUDA graph, and the streams that it is recorded on.
 
     Args:
         generator: what is recorded draws from it, or from torch's own; each launch goes on where the last one ended.
@@ -35,14 +36,17 @@ class CudaGraph:
     def __init__(self, generator: torch.Generator, sharing: CudaGraph | None = None) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(generator)
-        self._stream: torch.cuda.Stream = sharing._stream if sharing else torch.cuda.Stream(generator.device)
+        self._streams: list[torch.cuda.Stream] = (
+            sharing._streams if sharing else [torch.cuda.Stream(generator.device) for _ in range(1 + MOST)]
+        )
+        self._stream = self._streams[0]
         self._pool: Any = sharing._pool if sharing else torch.cuda.graph_pool_handle()
 
     def warm_up(self, call: Callable[[], Result]) -> Result:
-        """Run on the graph's stream: what autograd and the libraries keep for a stream is there when it records."""
+        """Run on the graph's streams: what autograd and the libraries keep for a stream is there when it records."""
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), side_by_side(self._streams[1:]):
             result = call()
         current.wait_stream(self._stream)
         return result
@@ -50,8 +54,11 @@ class CudaGraph:
     def record(self, call: Callable[[], Result]) -> Result:
         """Record what a call launches, without running it; its tensors are the graph's."""
         # Other threads (a feed's) go on using the GPU in the meantime, which the other modes refuse.
-        with torch.cuda.graph(
-            self._graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        with (
+            torch.cuda.graph(
+                self._graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ),
+            side_by_side(self._streams[1:]),
         ):
             return call()
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -66,6 +67,21 @@ class ActionHead:
     stochastic: bool = True
     log_std_columns: tuple[int, ...] = ()
     log_std_range: tuple[float, float] = _NO_RANGE
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
+        """The same, with the constants of the action space where `move` takes them."""
+        if not isinstance(self.from_inputs, partial):
+            return self
+        constants = {name: _moved(value, move) for name, value in self.from_inputs.keywords.items()}
+        return replace(self, from_inputs=partial(self.from_inputs.func, **constants))
+
+
+def _moved(constant: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(constant, Tensor):
+        return move(constant)
+    if isinstance(constant, Mapping):
+        return {name: _moved(each, move) for name, each in constant.items()}
+    return constant.moved(move) if isinstance(constant, ActionHead) else constant
 
 
 def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:

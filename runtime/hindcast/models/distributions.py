@@ -115,7 +115,7 @@ class MultiCategorical(Distribution):
     def __init__(self, inputs: Tensor, sizes: tuple[int, ...], starts: Tensor, shape: Shape) -> None:
         self._lead = inputs.shape[:-1]
         self._cells = Categorical(_padded(inputs, sizes))
-        self._starts = _on_device(starts, inputs.device)
+        self._starts = starts
         self._shape = shape
 
     def logp(self, actions: Actions) -> Tensor:
@@ -246,8 +246,7 @@ class BoundedGaussian(DiagGaussian):
         log_std_range: tuple[float, float] = (-20.0, 20.0),
     ) -> None:
         super().__init__(inputs, shape, log_std_range)
-        low = _on_device(low, inputs.device)
-        self._mean = _squashed(self._mean, low, (_on_device(high, inputs.device) - low) * 0.5)
+        self._mean = _squashed(self._mean, low, (high - low) * 0.5)
 
 
 class SquashedGaussian(DiagGaussian):
@@ -274,8 +273,8 @@ class SquashedGaussian(DiagGaussian):
         log_std_range: tuple[float, float] = (-20.0, 20.0),
     ) -> None:
         super().__init__(inputs, shape, log_std_range)
-        self._low = _on_device(low, inputs.device)
-        self._half = (_on_device(high, inputs.device) - self._low) * 0.5
+        self._low = low
+        self._half = (high - low) * 0.5
 
     def logp(self, actions: Actions) -> Tensor:
         squashed = (_flat(actions, self._mean) - self._low) / self._half - 1.0
@@ -356,8 +355,7 @@ class SquashedDeterministic(Deterministic):
     """
 
     def __init__(self, inputs: Tensor, shape: Shape, low: Tensor, high: Tensor) -> None:
-        low = _on_device(low, inputs.device)
-        super().__init__(_squashed(inputs, low, (_on_device(high, inputs.device) - low) * 0.5), shape)
+        super().__init__(_squashed(inputs, low, (high - low) * 0.5), shape)
 
 
 class Pushed(WithoutDensity):
@@ -475,13 +473,6 @@ def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
             torch.tensor(nodes, device=device, dtype=dtype),
             torch.tensor(weights / weights.sum(), device=device, dtype=dtype),
         )
-
-
-@lru_cache(maxsize=64)
-def _on_device(constant: Tensor, device: torch.device) -> Tensor:
-    """A constant of the action space where it is needed, copied there once."""
-    with torch.inference_mode(False):
-        return constant.to(device)
 
 
 def _no_density() -> SpecError:

@@ -23,8 +23,8 @@ from hindcast.models.initial_weights import DEFAULT, Initial, of_encoder, of_hea
 
 Batch = Mapping[str, Tensor]
 
-_ROWS_AT_A_TIME = 512
-"""On the CPU a layer's weights, what comes in and what goes out then fit into a core's cache, with layers of 256. On a
+_ROWS_AT_A_TIME = {"cpu": 512, "cuda": 256}
+"""On a CPU a layer's weights, what comes in and what goes out then fit into a core's cache, with layers of 256. On a
 GPU the product that makes the weights' gradients is then spread over all of it."""
 
 
@@ -136,10 +136,10 @@ class Critics(nn.Module):
 
     def _values(self, rows: Tensor) -> Tensor:
         """`[E, B, 1]`; on the CPU of some rows at a time, so that what a layer gives stays in the cache."""
-        if not rows.is_cpu or len(rows) <= _ROWS_AT_A_TIME:
+        if not rows.is_cpu or len(rows) <= _ROWS_AT_A_TIME["cpu"]:
             values: Tensor = self.stack(rows)
             return values
-        return torch.cat([self.stack(some) for some in rows.split(_ROWS_AT_A_TIME)], 1)
+        return torch.cat([self.stack(some) for some in rows.split(_ROWS_AT_A_TIME["cpu"])], 1)
 
 
 class ActionValues(nn.Module):
@@ -239,13 +239,12 @@ class MemberLinear(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """`[e, B, size_in]`, of the first e members, -> `[e, B, size_out]`."""
         bias, weight = _first(features.shape[0], self.bias, self.weight)
-        if (
-            features.is_cuda
-            and features.shape[1] > _ROWS_AT_A_TIME
-            and features.shape[1] % _ROWS_AT_A_TIME == 0
-        ):
-            parts = features.unflatten(1, (-1, _ROWS_AT_A_TIME))
+        rows, at_a_time = features.shape[1], _ROWS_AT_A_TIME["cuda"]
+        if features.is_cuda and rows > 2 * at_a_time and rows % at_a_time == 0:
+            parts = features.unflatten(1, (-1, at_a_time))
             return (parts @ weight.unsqueeze(1) + bias.unsqueeze(1)).flatten(1, 2)
+        if features.is_cuda and torch.compiler.is_compiling():
+            return features @ weight + bias  # the sum and what follows it become one kernel
         return torch.baddbmm(bias, features, weight)
 
 

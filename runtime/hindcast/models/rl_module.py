@@ -7,8 +7,8 @@ with a state also takes sequences, `[B, T, …]`, and the state before their fir
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self, TypeAlias
 
 import gymnasium as gym
 import torch
@@ -178,6 +178,12 @@ class RLModule(nn.Module):
         if not self.value:
             raise NotImplementedError(f"{type(self).__name__} has no value head")
         return self.forward_train(batch)[Columns.VF_PREDS]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Takes the action space's constants along where torch moves the weights."""
+        super()._apply(fn, recurse)
+        self.action_head = self.action_head.moved(fn)
+        return self
 
     def distribution(self, action_dist_inputs: Tensor) -> Distribution:
         """The action distribution for the outputs of a forward pass."""
