@@ -68,9 +68,9 @@ TRAININGS = [
         "pipeline.sampling is WithReplacement, but spec.config.prioritizedReplay draws by priority: leave it out",
     ),
     (
-        "TD3BC",
+        "FQL",
         {"learners": {"compile": True}},
-        "learners.compile is true, but torch.compile does not support the losses of TD3BC: leave it out",
+        "learners.compile is true, but torch.compile does not support the losses of FQL: leave it out",
     ),
     (
         "own:Algorithm",

@@ -263,7 +263,7 @@ def test_recorded_updates_are_what_they_would_be_otherwise(
     assert launched.total() >= ITERATIONS * UPDATES - 3 * len(launched) > 0
 
 
-@pytest.mark.parametrize("name", ["BC", "IQL"])
+@pytest.mark.parametrize("name", ["BC", "IQL", "CQL"])
 def test_compiled_it_goes_on_bit_for_bit(
     name: str,
     resident: dict[str, Fit],
