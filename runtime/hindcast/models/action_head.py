@@ -72,8 +72,11 @@ class ActionHead:
         """The same, with the constants of the action space where `move` takes them."""
         if not isinstance(self.from_inputs, partial):
             return self
-        constants = {name: _moved(value, move) for name, value in self.from_inputs.keywords.items()}
-        return replace(self, from_inputs=partial(self.from_inputs.func, **constants))
+        made = self.from_inputs
+        constants = {name: _moved(value, move) for name, value in made.keywords.items()}
+        return replace(
+            self, from_inputs=partial(made.func, *(_moved(each, move) for each in made.args), **constants)
+        )
 
 
 def _moved(constant: Any, move: Callable[[Tensor], Tensor]) -> Any:
