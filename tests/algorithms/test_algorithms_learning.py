@@ -147,7 +147,14 @@ def mixed(expert, tmp_path_factory):
         ("DiscreteCQL", {"lr": 1e-3, "minQWeight": 5.0}, 3000),
         (
             "DQN",
-            {"lr": 1e-3, "nStep": 3, "dueling": False, "tau": 1.0, "targetNetworkUpdateFreq": 100},
+            {
+                "lr": 1e-3,
+                "nStep": 3,
+                "dueling": False,
+                "numQuantiles": 16,
+                "tau": 1.0,
+                "targetNetworkUpdateFreq": 100,
+            },
             3000,
         ),
     ],
