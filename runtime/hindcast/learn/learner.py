@@ -394,9 +394,9 @@ def stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
 
 
 def _stepped(optimisers: Sequence[Optimiser]) -> list[Tensor]:
-    """The norms of the gradients that were stepped with; where none is clipped, they are computed meanwhile."""
+    """The norms of the gradients before they were clipped; computed during the steps where these only read them."""
     norms, steps = (each.norm for each in optimisers), (each.step for each in optimisers)
-    if not any(each.clips for each in optimisers):
+    if all(each.only_reads for each in optimisers):
         found: list[Any] = in_parallel(*norms, *steps)
         return found[: len(optimisers)]
     found = in_parallel(*norms)

@@ -125,9 +125,9 @@ class Optimiser:
                 group["lr"].fill_(value_at(rate, timesteps))
 
     @property
-    def clips(self) -> bool:
-        """Whether gradients are clipped."""
-        return self._clip is not None
+    def only_reads(self) -> bool:
+        """Whether neither clipping nor the step changes the gradients; torch's steps of lists may (Nesterov's does)."""
+        return self._clip is None and all(group.get("fused") for group in self.torch.param_groups)
 
     def norm(self) -> Tensor:
         """L2 norm of all gradients before clipping (scalar tensor; nothing waits for the device).
