@@ -195,9 +195,7 @@ def test_cqls_gap_by_hand():
     """From the actions and densities that it drew itself."""
     algorithm, nets = made("CQL", {"numActions": 2, "minQWeight": 3.0, "temperature": 0.5}, WIDE)
     batch = transitions(WIDE, size=5)
-    actions, log_densities, wanted = (
-        t.detach() for t in algorithm._samples(nets, batch, *algorithm._draws(nets, batch, step()))
-    )
+    actions, log_densities, wanted = samples(algorithm, nets, batch)
     assert actions.shape == (6, 5, 2) and log_densities.shape == (6, 5)
     assert torch.allclose(log_densities[:2], torch.tensor(-np.log(4.0), dtype=torch.float32))
     total = 0.0
@@ -224,9 +222,7 @@ def test_cqls_gap_by_hand():
 def test_cqls_samples_of_the_policy_have_its_own_densities():
     algorithm, nets = made("CQL", {"numActions": 3}, WIDE)
     batch = transitions(WIDE)
-    actions, log_densities, _ = (
-        t.detach() for t in algorithm._samples(nets, batch, *algorithm._draws(nets, batch, step()))
-    )
+    actions, log_densities, _ = samples(algorithm, nets, batch)
     for first, observations in ((3, batch["obs"]), (6, batch["new_obs"])):
         policy = nets["policy"]
         inputs = policy.forward_train({"obs": observations})["action_dist_inputs"]

@@ -10,10 +10,6 @@ from hindcast.learn.optimisers import _KINDS, Optimiser, OptimiserSpec, Paramete
 from hindcast.learn.target_networks import frozen_copy, polyak
 
 
-def clock(timesteps):
-    return torch.tensor(float(timesteps), dtype=torch.float64)
-
-
 def gradients_after_clipping(bound, by):
     """Two parameters with gradients of norms 3 and 4; what the optimiser steps with."""
     parameters = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(2))]

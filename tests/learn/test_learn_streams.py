@@ -24,21 +24,24 @@ def test_more_parts_than_streams_and_parts_within_parts_give_what_they_give_alon
     nets = [nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(DEVICE) for _ in range(MOST + 2)]
     rows = torch.randn(256, 64, device=DEVICE)
 
-    def part(net):
-        return in_parallel(lambda: net(rows).square().mean(), lambda: net(-rows).mean())
+    def losses(net):
+        return lambda: net(rows).square().mean(), lambda: net(-rows).mean()
 
-    def gradients():
-        found = in_parallel(*(lambda net=net: part(net) for net in nets))
+    def gradients(found):
         loss = torch.stack([each for pair in found for each in pair]).sum()
         return torch.autograd.grad(loss, [each for net in nets for each in net.parameters()])
 
-    alone = gradients()
+    def in_parts():
+        return gradients(in_parallel(*(lambda net=net: in_parallel(*losses(net)) for net in nets)))
+
+    alone = gradients([[loss() for loss in losses(net)] for net in nets])
     if DEVICE == "cpu":
+        assert all(torch.equal(one, other) for one, other in zip(in_parts(), alone, strict=True))
         return
     graph = CudaGraph(torch.Generator(DEVICE))
     for _ in range(3):
-        graph.warm_up(gradients)
-    recorded = graph.record(gradients)
+        graph.warm_up(in_parts)
+    recorded = graph.record(in_parts)
     for _ in range(50):
         for each in recorded:
             each.zero_()

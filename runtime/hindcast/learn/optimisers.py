@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.pieces import adam_in_pieces, in_pieces
-from hindcast.learn.schedules import Schedule, is_constant, value_at
+from hindcast.learn.schedules import Schedule, curve_of, is_constant, value_at
 from hindcast.user_code import Misuse
 
 ClipBy = Literal["global_norm", "norm", "value"]
@@ -100,7 +100,7 @@ class Optimiser:
         self._name = name
         self._clip, self._clip_by = grad_clip, grad_clip_by
         self.torch = _built(spec, groups, rates, f"optimiser {name!r}")
-        self._rates = [None if is_constant(rate) else rate for rate in rates]
+        self._rates = [None if is_constant(rate) else curve_of(rate) for rate in rates]
         self._keep_rates_as_tensors()
 
     @property
@@ -122,7 +122,7 @@ class Optimiser:
         """Let scheduled learning rates be those after so many trained timesteps."""
         for group, rate in zip(self.torch.param_groups, self._rates, strict=True):
             if rate is not None:
-                group["lr"].fill_(value_at(rate, timesteps))
+                group["lr"].fill_(rate(timesteps))
 
     @property
     def only_reads(self) -> bool:

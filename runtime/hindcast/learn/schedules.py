@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hindcast.api.option_types import Curve, Schedule
 
-__all__ = ["Curve", "Schedule", "ScheduledValue", "is_constant", "value_at"]
+__all__ = ["Curve", "Schedule", "ScheduledValue", "curve_of", "is_constant", "value_at"]
 
 
 class _Piece(NamedTuple):
@@ -71,8 +71,14 @@ class ScheduledValue(nn.Module):
 
 def value_at(schedule: Curve, timesteps: int) -> float:
     """The value after `timesteps` trained timesteps; it stays as it is after the last point."""
+    return curve_of(schedule)(timesteps)
+
+
+def curve_of(schedule: Curve) -> Callable[[int], float]:
+    """`value_at` of the timesteps, for a schedule that is asked in every update."""
     pieces = _pieces(schedule)
-    return pieces[bisect_right([piece.start for piece in pieces], timesteps) - 1].at(timesteps)
+    starts = [piece.start for piece in pieces]
+    return lambda timesteps: pieces[bisect_right(starts, timesteps) - 1].at(timesteps)
 
 
 def is_constant(schedule: Curve) -> bool:

@@ -73,10 +73,8 @@ class ActionHead:
         if not isinstance(self.from_inputs, partial):
             return self
         made = self.from_inputs
-        constants = {name: _moved(value, move) for name, value in made.keywords.items()}
-        return replace(
-            self, from_inputs=partial(made.func, *(_moved(each, move) for each in made.args), **constants)
-        )
+        constants = [_moved(each, move) for each in made.args]
+        return replace(self, from_inputs=partial(made.func, *constants, **_moved(made.keywords, move)))
 
 
 def _moved(constant: Any, move: Callable[[Tensor], Tensor]) -> Any:
