@@ -76,19 +76,21 @@ def run_pieces(arguments: argparse.Namespace) -> None:
 
 
 def keep_means(piece: Piece, folder: Path) -> None:
-    """Write down what a seed's data earn.
+    """Write down what a piece's data earn.
 
     Raises:
-        SystemExit: its other pieces were trained on other data. CPUs of another kind round otherwise, and SAC, trained
-            again there, plays otherwise.
+        SystemExit: its seed's other pieces were trained on other data. CPUs of another kind round otherwise, and SAC,
+            trained again there, plays otherwise. A random policy's data are the same everywhere.
     """
     file = RESULTS / f"{piece.environment}-data.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
     means = means_of(piece.environment, folder)
-    if kept.setdefault(str(piece.seed), means) != means:
+    seeds = kept.setdefault(str(piece.seed), means)
+    if seeds[piece.data] != means[piece.data]:
         sys.exit(
-            f"{piece.environment}: the data in {folder} is not what seed {piece.seed} was trained on so far "
-            f"({means}, not {kept[str(piece.seed)]}). Go on where that data is, or remove the seed's results."
+            f"{piece.environment}: the {piece.data} data in {folder} is not what seed {piece.seed} was trained on so "
+            f"far (a mean return of {means[piece.data]}, not {seeds[piece.data]}). Go on where that data is, or remove "
+            "the seed's results."
         )
     file.write_text(json.dumps(kept, indent=2) + "\n")
 

@@ -165,18 +165,20 @@ def test_ranges_are_drawn_where_the_space_has_bounds(hindcast, here):
 
 
 def test_tables_of_others_are_prepared_and_the_notes_say_so(hindcast, here):
-    rows = ["episode,step,obs,act,rewards,done"]
+    rows = ["episode,step,x,y,act,rewards,done"]
     for episode in range(3):
-        rows += [f"{episode},{t},{t / 7},{t % 2},1.0,{str(t == 4).lower()}" for t in range(5)]
+        rows += [f"{episode},{t},{t / 7},{-t},{t % 2},1.0,{str(t == 4).lower()}" for t in range(5)]
     rows[1:] = rows[:0:-1]
     (here / "table.csv").write_text("\n".join(rows) + "\n")
     names = ["--schema", "eps_id=episode", "--schema", "t=step", "--schema", "actions=act"]
+    names += ["--schema", "obs=x", "--schema", "obs=y"]
     called = hindcast("inspect", "table.csv", *names, "--ignore-final-observation", "--json")
     assert called.code == 0, called.err
     found = json.loads(called.out)
     assert (found["episodes"], found["timesteps"]) == (3, 15)
     assert "prepared" in found["prepared"]
     assert found["layouts"] == ["CSV"]
+    assert found["columns"]["obs"] == "float64 [2]"
     notes = [problem["message"] for problem in found["problems"] if problem["kind"] == "note"]
     assert any("CSV" in note for note in notes)
 

@@ -54,10 +54,16 @@ def is_initializer(node: Node) -> bool:
     return any(name.endswith("Initializer") for name in node.path)
 
 
+def is_column_map(node: Node) -> bool:
+    """Each value is a column's name, or a list of names."""
+    return "schema" in node.path
+
+
 DIFFERENCES: dict[str, Callable[[Node], bool]] = {
     "schedules": has_several_types,
     "wrappers and connectors": is_step,
     "initialisers": is_initializer,
+    "column maps": is_column_map,
 }
 """What the API server takes and the loader refuses, by name. The operator reports the loader's sentence."""
 
@@ -215,7 +221,8 @@ filters:
   input: [{path: a, filter: [{column: r, op: in, value: [1, 2]}, {column: x, op: "<", value: text}]}]
 "!unknown comparison":    {input: [{path: a, filter: [{column: r, op: "=", value: 1}]}]}
 schema map:               {input: [{path: a, schema: {obs: observations}, columns: [obs, actions]}]}
-"!schema map of numbers": {input: [{path: a, schema: {obs: 1}}]}
+schema map to a list:     {input: [{path: a, schema: {obs: [x, y]}}]}
+"!schema map to no list":  {input: [{path: a, schema: {obs: []}}]}
 "!path and reference":    {input: [{path: a, recordingRef: {name: b}}]}
 "!samples of BC":         {input: [{sampler: {}}], stop: {epochs: null, updates: 5}}
 live samples:             {algorithm: DQN, input: [{sampler: {capacity: 5}}], stop: {epochs: null, updates: 5}}

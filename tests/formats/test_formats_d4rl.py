@@ -196,6 +196,10 @@ def test_columns_schema_and_filter(tmp_path: Path) -> None:
         ({"terminals": np.zeros((19, 2))}, "where flags are expected"),
         ({"observations": None}, "neither|no column 'obs'"),
         ({"terminals": None}, "no 'terminals'"),
+        (
+            {"actions": None, "action_0": np.zeros(19), "action_1": np.zeros(19)},
+            "one column in .'action_0', ",
+        ),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:

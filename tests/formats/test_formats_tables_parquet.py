@@ -93,6 +93,29 @@ def test_a_pattern_names_columns_in_natural_order(path: Path) -> None:
     assert rows.columns["obs"].tolist() == [[float(i) for i in range(12)]]
 
 
+def test_a_list_names_columns_in_its_order(path: Path) -> None:
+    table(path, {"age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "actions": [0, 1, 0], "pay": [1.0] * 3})
+    rows = read_table(path, schema={"obs": ["weight", "age"], "rewards": ["pay"]})
+    assert rows.columns["obs"].tolist() == [[1.5, 40], [2.5, 41], [3.5, 42]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        (
+            {"obs": ["obs", "wight"]},
+            "no column 'wight', which `schema` names for 'obs': did you mean 'weight'",
+        ),
+        ({"t": ["age", "weight"]}, "'t' is one column, and .'age', 'weight'. are several"),
+        ({"rewards": "*e*t"}, "'rewards' is one column"),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_refused(path: Path, schema: dict[str, Any], sentence: str) -> None:
+    table(path, {**OWN, "age": [40, 41, 42], "weight": [1.5, 2.5, 3.5], "wet": [0, 0, 0]})
+    with pytest.raises(DataError, match=sentence):
+        read_table(path, schema=schema)
+
+
 def test_structs_and_tensors_have_leaves_and_shapes(path: Path) -> None:
     frames = np.arange(3 * 6, dtype=np.uint8).reshape(3, 2, 3)
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(frames)

@@ -38,7 +38,8 @@ class ReadFlags:
         list[str] | None,
         _reading(
             metavar="NAME=SOURCE_NAME",
-            help="Map a column: obs=observation reads obs from the column observation. Repeatable.",
+            help="Map a column: obs=observation reads obs from the column observation. Repeatable; several of one "
+            "NAME make one vector.",
         ),
     ] = None
     rows: Annotated[
@@ -101,10 +102,7 @@ class ReadFlags:
         from hindcast.formats.format import ReadOptions
 
         options = ReadOptions(
-            schema=dict(
-                _pair("--schema", text, "NAME=SOURCE_NAME, such as obs=observation")
-                for text in self.schema or ()
-            ),
+            schema=_schema_map(self.schema or ()),
             columns=None if self.columns is None else [name.strip() for name in self.columns.split(",")],
             filter=[parse_filter(text) for text in self.rows or ()],
             ignore_final_observation=self.ignore_final_observation,
@@ -199,6 +197,15 @@ def _read_option(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def _schema_map(texts: Sequence[str]) -> dict[str, str | list[str]]:
+    """From each name to the one or the several that it is given."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, theirs = _pair("--schema", text, "NAME=SOURCE_NAME, such as obs=observation")
+        found.setdefault(name, []).append(theirs)
+    return {name: theirs if len(theirs) > 1 else theirs[0] for name, theirs in found.items()}
 
 
 def _pair(option: str, text: str, form: str) -> tuple[str, str]:

@@ -26,7 +26,8 @@ class ReadOptions:
     """How a source is read: see the fields of `InputSource` with these names.
 
     Attributes:
-        schema: from Hindcast's column name to the data's.
+        schema: from Hindcast's column name to the data's, to a pattern, or to the names of several, which become one
+            vector.
         columns: Hindcast's names of those to read; all if None.
         filter: comparisons that must all hold for a row.
         compress_columns: those that may hold compressed cells; any if None.
@@ -38,7 +39,7 @@ class ReadOptions:
         mapper_given: the training that it maps for, as JSON (see `TrainingConfig`).
     """
 
-    schema: Mapping[str, str] = field(default_factory=dict)
+    schema: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     columns: Sequence[str] | None = None
     filter: Sequence[FilterTerm] = ()
     compress_columns: Sequence[str] | None = None

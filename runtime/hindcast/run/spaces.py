@@ -64,7 +64,9 @@ def _known(resource: OfflineTraining, recorded: DataSpec, name: str) -> Spaces:
         missing = "observationSpace" if observation is None else "actionSpace"
         raise SpecError(
             f"{title(resource)}: spec.{missing} is needed: there is no environment, and the data in {name} "
-            "do not state their spaces."
+            "do not state their spaces. Add it, such as `observationSpace: {type: Box, low: -10, high: 10, "
+            "shape: [4]}` or `actionSpace: {type: Discrete, n: 2}`; `hindcast inspect` shows the data's shapes "
+            "and ranges."
         )
     return Spaces(observation, action)
 

@@ -14,7 +14,7 @@ from hindcast.formats import hdf5
 from hindcast.formats.columns.steps import NO_OUTPUTS
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.hdf5 import Dataset, Group
-from hindcast.formats.tables.naming import plan_of
+from hindcast.formats.tables.naming import listed, plan_of
 from hindcast.storage.location import Location
 
 _INFOS: Final = "infos/"
@@ -59,10 +59,16 @@ def columns_of(location: Location, file: Group, options: ReadOptions) -> File:
     if len(paths) < len(names):
         raise DataError(f"{location} has two datasets that would get the same name, among {sorted(names)}")
     try:
-        schema = {own: names.get(theirs, theirs) for own, theirs in options.schema.items()}
+        schema = {
+            own: names.get(theirs, theirs) if isinstance(theirs, str) else [names.get(n, n) for n in theirs]
+            for own, theirs in options.schema.items()
+        }
         plan = plan_of(list(paths), replace(options, schema=schema))
     except DataError as error:
         raise DataError(f"{location} is neither a D4RL nor a Minari file: {error}") from error
+    several = next((source.columns for source in plan.sources.values() if len(source.columns) > 1), None)
+    if several is not None:
+        raise DataError(f"{location} has one column in {listed(several)}: store it as one dataset of vectors")
     columns = {own: stored[paths[source.columns[0]]] for own, source in plan.sources.items()}
     terminals = columns.pop(Columns.TERMINATEDS, None)
     if terminals is None:

@@ -6,7 +6,7 @@ import difflib
 import fnmatch
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -49,6 +49,7 @@ ROLES: Final = (
     Columns.AGENT_ID,
     Columns.MODULE_ID,
 )
+_SINGLE: Final = (*ROLES, Columns.REWARDS, Columns.INFOS)
 _INDEXED: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
 _GLOB: Final = re.compile(r"[*?]")
 
@@ -118,6 +119,7 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
     sources: dict[str, LeafSource] = {}
     for own in dict.fromkeys([*ALIASES, *map(root, schema)]):
         sources.update(_sources_of(own, schema, table))
+    _check_single(sources)
     taken = {name for source in sources.values() for name in source.columns}
     left_out: list[str] = []
     for stem, source in table.stems.items():
@@ -202,7 +204,15 @@ def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> LeafSource:
     return LeafSource(tuple(parts[index] for index in order), shape)
 
 
-def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, LeafSource]:
+def _check_single(sources: Mapping[str, LeafSource]) -> None:
+    several = next((own for own in _SINGLE if own in sources and len(sources[own].columns) > 1), None)
+    if several is not None:
+        raise DataError(
+            f"{several!r} is one column, and {listed(sources[several].columns)} are several: name one under `schema`"
+        )
+
+
+def _sources_of(own: str, schema: Mapping[str, str | Sequence[str]], table: _Table) -> dict[str, LeafSource]:
     """Where one of Hindcast's columns, or its leaves, come from; empty if there are none."""
     mapped = {name: theirs for name, theirs in schema.items() if root(name) == own}
     if mapped:
@@ -219,7 +229,12 @@ def _sources_of(own: str, schema: dict[str, str], table: _Table) -> dict[str, Le
     return next(iter(others.values()), {})
 
 
-def _mapped(own: str, theirs: str, table: _Table) -> dict[str, LeafSource]:
+def _mapped(own: str, theirs: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
+    if not isinstance(theirs, str):
+        missing = next((name for name in theirs if name not in table.names), None)
+        if missing is not None:
+            raise _no_column(missing, own, table)
+        return {own: LeafSource(tuple(theirs), (len(theirs),))}
     if theirs in table.names:
         return {own: LeafSource((theirs,))}
     if _GLOB.search(theirs):
@@ -231,10 +246,14 @@ def _mapped(own: str, theirs: str, table: _Table) -> dict[str, LeafSource]:
         return {own: LeafSource(tuple(matching), (len(matching),))}
     found = table.of(theirs, own)
     if not found:
-        raise DataError(
-            f"it has no column {theirs!r}, which `schema` names for {own!r}: {nearest(theirs, table.names)}"
-        )
+        raise _no_column(theirs, own, table)
     return found
+
+
+def _no_column(name: str, own: str, table: _Table) -> DataError:
+    return DataError(
+        f"it has no column {name!r}, which `schema` names for {own!r}: {nearest(name, table.names)}"
+    )
 
 
 def _only_done(sources: dict[str, LeafSource], options: ReadOptions) -> tuple[str | None, str | None]:

@@ -197,8 +197,8 @@ def _plan(
 
 def info_names(options: ReadOptions) -> tuple[str, ...]:
     """The columns that may be infos."""
-    named = options.schema.get(Columns.INFOS)
-    return (Columns.INFOS, *ALIASES[Columns.INFOS]) if named is None else (named,)
+    named = options.schema.get(Columns.INFOS, (Columns.INFOS, *ALIASES[Columns.INFOS]))
+    return (named,) if isinstance(named, str) else tuple(named)
 
 
 def _with_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptions) -> pa.Table:
