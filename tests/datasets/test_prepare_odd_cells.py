@@ -155,6 +155,15 @@ def test_a_cell_of_csv_that_is_no_number_has_its_row(tmp_path: Path) -> None:
         opened(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 
 
+def test_a_time_that_is_none_has_its_row(tmp_path: Path) -> None:
+    rows = [f"e,{'soon' if t == 7 else f'2026-01-{t + 10}'},{t / 3},{t % 2},1" for t in range(10)]
+    (tmp_path / "steps.csv").write_text("\n".join(["eps_id,t,obs,actions,rewards", *rows]))
+    with pytest.raises(
+        DataError, match=r"steps\.csv, row 7: 't' is 'soon': expected a whole number or a time"
+    ):
+        opened(str(tmp_path / "steps.csv"), ignore_final_observation=True)
+
+
 def test_flags_as_text_are_read_in_order_and_out_of_order(tmp_path: Path, is_whole: bool) -> None:
     flags = ["yes" if flag else "no" for flag in steps()["terminateds"]]
     assert opened(write(tmp_path, is_whole, terminateds=flags)).terminated.tolist() == [True, True]

@@ -15,6 +15,7 @@ from hindcast.api.input import FilterTerm, PrepareSpec
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.writer import BlockWriter
+from hindcast.episodes.block import Block
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
@@ -57,6 +58,65 @@ def test_one_timestep_with_two_contents_is_refused(tmp_path, table):
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scrambled(table), other]))
     with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep is there twice"):
         opened(path)
+
+
+def days(table: pa.Table, kind: str) -> pa.Table:
+    """The table with times for timesteps, three days apart."""
+    times = np.datetime64("2026-01-30", "us") + table["t"].to_numpy() * np.timedelta64(3, "D")
+    column = {
+        "numbers": lambda: pa.array(times.astype("datetime64[D]").astype(np.int64)),
+        "timestamps": lambda: pa.array(times),
+        "zoned": lambda: pa.array(times).cast(pa.timestamp("ns", "Europe/Berlin")),
+        "dates": lambda: pa.array(times).cast(pa.date32()),
+        "text": lambda: pa.array([f"{time}" for time in times]),
+        "zoned text": lambda: pa.array([f"{time}+02:00" for time in times]),
+    }[kind]()
+    return table.set_column(table.schema.get_field_index("t"), "t", column)
+
+
+@pytest.mark.parametrize("kind", ["timestamps", "zoned", "dates", "text", "zoned text"])
+def test_times_put_rows_in_order(tmp_path: Path, block: Block, table: pa.Table, kind: str) -> None:
+    path = kit.write_files(tmp_path / "rows", days(kit.scrambled(table), kind), 2)
+    dataset = opened(path)
+    assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
+    assert any("put in order: 3 by t" in note for note in dataset.notes)
+
+
+def test_numbers_that_do_not_count_timesteps_are_joined_where_that_is_asked_for(
+    tmp_path: Path, block: Block, table: pa.Table
+) -> None:
+    path = kit.write_files(tmp_path / "rows", days(kit.scrambled(table), "numbers"))
+    with pytest.raises(DataError, match=r"is missing, unless t orders .* \(then set prepare.gaps to Join\)"):
+        opened(path)
+    dataset = opened(path, {"gaps": "Join"})
+    assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
+    assert not any("after timestep 0" in note for note in dataset.notes)
+
+
+def test_rows_between_which_others_are_missing_are_joined_where_that_is_asked_for(
+    tmp_path: Path, table: pa.Table
+) -> None:
+    thinned = table.take([0, 2, 3, 4, 8, 10, 11, 13]).drop_columns(["t"])
+    path = kit.write_files(tmp_path / "rows", thinned)
+    with pytest.raises(DataError, match="cannot be put in order"):
+        opened(path)
+    found = kit.read_block(opened(path, {"gaps": "Join"}))
+    assert (found.length.tolist(), found.t_started.tolist()) == ([3, 3, 2], [0, 0, 0])
+    assert (found.columns["rewards"] == thinned["rewards"].to_numpy()).all()
+
+
+def test_times_without_next_observations_and_a_filter_are_refused(tmp_path: Path, table: pa.Table) -> None:
+    path = kit.write_files(tmp_path / "rows", days(table.drop_columns(["new_obs"]), "dates"))
+    term = FilterTerm(column="rewards", op="<", value=0.6)
+    with pytest.raises(DataError, match="'t' does not count timesteps and there is no 'new_obs'"):
+        opened(path, filter=(term,), ignore_final_observation=True)
+
+
+def test_files_of_numbers_and_of_times_are_refused(tmp_path: Path, table: pa.Table) -> None:
+    kit.write_files(tmp_path / "rows", table)
+    kit.write_files(tmp_path / "rows" / "more", days(table, "dates"))
+    with pytest.raises(DataError, match="'t' is numbers in one and times in the other"):
+        opened(str(tmp_path / "rows"))
 
 
 @pytest.mark.parametrize("policy", ["Keep", "Drop", "Refuse"])
@@ -119,9 +179,9 @@ def test_without_next_observations(tmp_path, block, table):
 
 
 @pytest.mark.parametrize("scramble", [False, True])
-@pytest.mark.parametrize("keep_t", [True, False])
-def test_a_filter_loses_no_transition_that_passes_it(tmp_path, table, scramble, keep_t):
-    rows = table if keep_t else table.drop_columns(["t"])
+@pytest.mark.parametrize("t", ["numbers", "times", "none"])
+def test_a_filter_loses_no_transition_that_passes_it(tmp_path, table, scramble, t):
+    rows = {"numbers": table, "times": days(table, "dates"), "none": table.drop_columns(["t"])}[t]
     path = kit.write_files(tmp_path / "rows", kit.scrambled(rows) if scramble else rows, files=2)
     term = FilterTerm(column="rewards", op="<", value=0.6)
     found = kit.read_block(opened(path, filter=(term,)))

@@ -46,8 +46,9 @@ class PrepareSpec(Model):
     order: Literal["Auto", "Time", "Stored", "Chain"] = "Auto"
     """How to order the rows of an episode: `Time` their column `t`, `Stored` their order in the files, `Chain`
     each row's next observation, which must be another row's observation. `Auto`: the first that can."""
-    gaps: Literal["Refuse", "Split"] = "Refuse"
-    """What to do when timesteps are missing within an episode: `Split` cuts it there."""
+    gaps: Literal["Refuse", "Split", "Join"] = "Refuse"
+    """What to do when timesteps are missing within an episode: `Split` cuts it there, `Join` takes its rows as
+    consecutive, for a `t` that orders timesteps without counting them. Where `t` is a date or time, they always are."""
     duplicates: Literal["Drop", "Refuse"] = "Drop"
     """What to do with duplicate rows: `Drop` keeps one of them. Rows of one timestep that differ are always refused."""
     unfinished: Literal["Keep", "Drop", "Refuse"] = "Keep"

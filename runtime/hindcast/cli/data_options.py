@@ -68,8 +68,8 @@ class ReadFlags:
         _reading(help="How to order the rows of an episode."),
     ] = "Auto"
     gaps: Annotated[
-        Literal["Refuse", "Split"],
-        _reading(help="What to do when timesteps are missing."),
+        Literal["Refuse", "Split", "Join"],
+        _reading(help="What to do when timesteps are missing; Join: t orders them without counting."),
     ] = "Refuse"
     duplicates: Annotated[
         Literal["Drop", "Refuse"],

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 
+Timesteps = NDArray[Any]
+"""int64, which counts them from 0, or datetime64, which only orders them."""
 ACTORS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 """Columns that say who acted; they become part of an episode's details."""
 _PER_ROW: Final = ("terminated", "truncated", "row", "eps_id", "t")
@@ -39,7 +41,7 @@ class Rows:
     path: str
     row: I64
     eps_id: NDArray[np.object_] | None = None
-    t: I64 | None = None
+    t: Timesteps | None = None
 
     def __len__(self) -> int:
         return len(self.row)

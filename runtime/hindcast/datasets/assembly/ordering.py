@@ -22,6 +22,7 @@ from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
 
 _SPLIT = "set prepare.gaps to Split to make pieces of such episodes"
+_UNCOUNTED = ", unless t orders timesteps without counting them (then set prepare.gaps to Join)"
 _UNORDERED = (
     "the observation is not the next observation of the episode's row before, and the rows cannot be put in order by "
     "'t' or by their observations"
@@ -83,16 +84,35 @@ def _by_time(steps: Steps, rules: Rules) -> RowOrder:
     if not rules.is_grouped and not rules.splits:
         _check_joined(steps, index, same & ~ended[:-1], rules)
     heads = np.append(True, ~same)
+    orders = {"time": int(heads.sum())}
+    if rules.spec.gaps == "Join" or not steps.counts_time:
+        gap = _unlinked(steps, index, rules) & same & ~ended[:-1]
+        order = _cut(steps, rules, index, gap, lambda _: _UNORDERED)
+        return replace(order, orders=orders, found=found | order.found)
     late = index[heads & (t > 0)]
     if len(late):
         found["late"] = rules.finding(steps, np.sort(late))
     gap = same & (np.diff(t) != 1) & ~ended[:-1]
 
     def missing(i: int) -> str:
-        return f"t is {t[i + 1]} after {t[i]}: timestep {t[i] + 1} is missing"
+        return f"t is {t[i + 1]} after {t[i]}: timestep {t[i] + 1} is missing{_UNCOUNTED}"
 
     order = _cut(steps, rules, index, gap, missing, t=t)
-    return replace(order, orders={"time": int(heads.sum())}, found=found | order.found)
+    return replace(order, orders=orders, found=found | order.found)
+
+
+def _unlinked(steps: Steps, index: I64, rules: Rules) -> Bool:
+    """`[K - 1]` pairs of rows between which a filter left some out, although `t` does not say so."""
+    if not rules.is_filtered:
+        return np.zeros(len(index) - 1, dtype=np.bool_)
+    if not has_next(steps):
+        raise rules.refuse(
+            steps,
+            0,
+            "'t' does not count timesteps and there is no 'new_obs', so which rows that pass the filter follow each "
+            "other is unknown; name the next observation by `schema`, or leave out the filter",
+        )
+    return ~follows(steps, index[:-1], index[1:])
 
 
 def _cut(
@@ -183,7 +203,7 @@ def _as_stored(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
         index, repeated = _ranked(steps, index, chained, ranking, rules)
         found |= repeated
         gap, _ = _broken(steps, index, chained)
-    order = _cut(steps, rules, index, gap, lambda _: _UNORDERED)
+    order = _cut(steps, rules, index, gap & (not rules.joins), lambda _: _UNORDERED)
     orders = {"stored": len(np.unique(steps.episode[index])) - len(chained), "chain": len(chained)}
     return replace(order, orders=orders, found=found | order.found)
 

@@ -141,6 +141,11 @@ class Rules:
         """Whether an episode with missing rows is cut."""
         return self.is_filtered or self.spec.gaps == "Split"
 
+    @property
+    def joins(self) -> bool:
+        """Whether the rows of an episode that follow each other are consecutive timesteps, whatever `t` counts."""
+        return self.spec.gaps == "Join" and not self.is_filtered
+
     def finding(self, steps: Steps, where: Bool | I64) -> Finding:
         """A finding at rows of `steps`: all of them count, and the first is reported."""
         rows = np.flatnonzero(where) if where.dtype == np.bool_ else where
@@ -150,7 +155,7 @@ class Rules:
             path=self.paths[int(steps.piece[first])],
             row=int(steps.row[first]),
             eps_id=str(steps.names[steps.episode[first]]),
-            t=None if steps.t is None else int(steps.t[first]),
+            t=int(steps.t[first]) if steps.t is not None and steps.counts_time else None,
         )
 
     def refuse(self, steps: Steps, row: int, message: str) -> DataError:

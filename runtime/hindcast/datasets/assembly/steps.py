@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.rows import ACTORS, Rows
+from hindcast.formats.rows import ACTORS, Rows, Timesteps
 from hindcast.formats.spec import kind_of
 
 Array = NDArray[Any]
@@ -29,7 +29,7 @@ class Steps:
         columns: as those of `Rows`, `[R, *shape]` each.
         episode: `[R]` index into `names`.
         names: episode ids, object array of `str`, each once.
-        t: `[R]` timestep in the episode; None if the data do not say.
+        t: `[R]` as in `Rows`.
         terminated: `[R]` as in `Rows`.
         truncated: `[R]` as in `Rows`.
         piece: `[R]` number of the piece that the row was read from; pieces are numbered in stored order.
@@ -39,7 +39,7 @@ class Steps:
     columns: dict[str, Array]
     episode: I64
     names: NDArray[np.object_]
-    t: I64 | None
+    t: Timesteps | None
     terminated: Bool
     truncated: Bool
     piece: I64
@@ -54,6 +54,11 @@ class Steps:
         return sum(
             64 * column.size if column.dtype == object else column.nbytes for column in self.columns.values()
         )
+
+    @property
+    def counts_time(self) -> bool:
+        """Whether `t` counts the timesteps: the next one's is one more. Dates and times only order them."""
+        return self.t is not None and self.t.dtype.kind != "M"
 
     @property
     def ended(self) -> Bool:
@@ -171,6 +176,8 @@ def _difference(one: Steps, other: Steps) -> str | None:
         )
     if (one.t is None) != (other.t is None):
         return "only one has the column 't'; give each as a separate input"
+    if one.t is not None and other.t is not None and one.t.dtype.kind != other.t.dtype.kind:
+        return "'t' is numbers in one and times in the other; give each as a separate input"
     for name, column in one.columns.items():
         found = other.columns[name]
         if column.shape[1:] != found.shape[1:] or (column.dtype == object) != (found.dtype == object):

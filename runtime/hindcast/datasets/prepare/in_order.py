@@ -106,7 +106,7 @@ def _heads(steps: Steps, before: Steps | None, job: Job) -> Bool:
     count = len(joined)
     cut = joined.ended[:-1].copy()
     if joined.t is not None:
-        cut |= np.diff(joined.t) <= 0
+        cut |= joined.t[1:] <= joined.t[:-1]
         if job.rules.splits:
             cut |= torn(joined, np.arange(count), job.rules)
     elif job.rules.splits:

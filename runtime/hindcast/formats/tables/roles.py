@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.layout import CellError, refuse_null
-from hindcast.formats.rows import ACTORS
+from hindcast.formats.rows import ACTORS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
 
 _TIME_LIMIT: Final = "TimeLimit.truncated"
@@ -115,16 +116,47 @@ def _texts_or_none(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
     return out
 
 
-def timesteps_of(table: pa.Table, plan: TablePlan) -> I64 | None:
-    """`[R]` the timesteps; None without such a column.
+def timesteps_of(table: pa.Table, plan: TablePlan) -> Timesteps | None:
+    """`[R]` the timesteps, or the dates or times that order them; None without such a column.
 
     Raises:
-        CellError: nulls, or values that are not whole numbers.
+        CellError: nulls, or values that are neither whole numbers nor times; text is read as ISO 8601.
     """
     source = plan.sources.get(Columns.T)
     if source is None:
         return None
-    return _whole(table.column(source.columns[0]), source.columns[0])
+    name = source.columns[0]
+    column = table.column(name)
+    refuse_null(column, name, ": expected a whole number or a time")
+    if is_text(column.type):
+        column = _parsed_times(column, name)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return column.to_numpy()
+    return _whole(column, name)
+
+
+def _parsed_times(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Text as times; those with a zone as UTC's."""
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    parts = column.to_pylist()
+    row = next((row for row, text in enumerate(parts) if not _is_time(text)), 0)
+    raise CellError(
+        row,
+        f"{name!r} is {parts[row]!r}: expected a whole number or a time, all with or all without a zone, such as "
+        "2026-01-31T08:30:00",
+    )
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
