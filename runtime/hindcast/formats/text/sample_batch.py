@@ -25,7 +25,8 @@ from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import TextEncoder, Words, info_json, json_of, lines_of
 
 SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
-_WORDS: Final = Words(b"NaN", b"Infinity", b"-Infinity")  # no JSON, but what RLlib writes and reads
+# no JSON, but what RLlib writes and reads
+_WORDS: Final[Words] = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 class SampleBatchEncoder(TextEncoder):
@@ -50,7 +51,7 @@ class SampleBatchEncoder(TextEncoder):
         self._structs = {Columns.OBS: of_obs, Columns.NEXT_OBS: of_obs, Columns.ACTIONS: of_actions}
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `Encoder.encode`; there is a column of infos only in blocks in which any is not empty."""
+        """See `RowEncoder.encode`; there is a column of infos only in blocks in which any is not empty."""
         columns = {name: self._values(name, array) for name, array in self._steps.arrays(block).items()}
         infos = step_texts(block.without_details())
         if infos is not None:
