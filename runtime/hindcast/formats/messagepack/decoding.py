@@ -63,6 +63,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
             arrays[column] = _infos(states)
         else:
             arrays.update(_column(states, column, space_struct(known.get(column))))
+    details = np.array([state.details for state in states], dtype=object)
     return Block(
         columns=arrays,
         length=np.array([state.length for state in states], dtype=np.int64),
@@ -70,7 +71,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
         t_started=np.array([state.t_started for state in states], dtype=np.int64),
         terminated=np.array([state.terminated for state in states], dtype=np.bool_),
         truncated=np.array([state.truncated for state in states], dtype=np.bool_),
-        details=_details(states),
+        details=details if details.any() else None,
     )
 
 
@@ -80,12 +81,6 @@ def columns_of(states: Sequence[State]) -> list[str]:
     if Columns.INFOS in names and all(_is_silent(state.buffers.get(Columns.INFOS)) for state in states):
         del names[Columns.INFOS]
     return list(names)
-
-
-def _details(states: Sequence[State]) -> NDArray[np.object_] | None:
-    if not any(state.details for state in states):
-        return None
-    return np.array([state.details for state in states], dtype=object)
 
 
 def _column(states: Sequence[State], column: str, struct: Nested) -> Arrays:
