@@ -19,7 +19,7 @@ from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
 from hindcast.formats.tables.naming import TablePlan, plan_of
-from hindcast.formats.tables.read_options import check_options
+from hindcast.formats.tables.read_options import check_options, is_shape
 from hindcast.storage.location import Location
 
 _SUFFIXES: Final = (".tfrecord", ".tfrecords")
@@ -108,9 +108,9 @@ def _options(options: ReadOptions) -> dict[str, dict[str, Any]]:
                 f"readOptions.{_DTYPES} has {dtype!r} for {feature!r}: allowed are {', '.join(_NUMBERS)}"
             )
     for feature, shape in given.get(_SHAPES, {}).items():
-        if not isinstance(shape, list | tuple) or not all(type(size) is int and size > 0 for size in shape):
+        if not is_shape(shape):
             raise DataError(f"readOptions.{_SHAPES} has {shape!r} for {feature!r}: expected a list of sizes")
-    return {_SHAPES: dict(given.get(_SHAPES, {})), _DTYPES: dict(given.get(_DTYPES, {}))}
+    return {name: dict(given.get(name, {})) for name in (_SHAPES, _DTYPES)}
 
 
 def _columns(
