@@ -67,8 +67,7 @@ class SampleBatchFormat(Format):
 
     def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: what the manifest in its folder says."""
-        spec = written_spec(location, self.name)
-        return replace(spec, leaves={})
+        return replace(written_spec(location, self.name), leaves={})
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.notes`: by the first line, where it is short; a line without flags ends no episode."""

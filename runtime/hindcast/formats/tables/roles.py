@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.columns.arrays import is_text
+from hindcast.formats.columns.arrays import is_text, storage_of
 from hindcast.formats.layout import CellError, refuse_null
 from hindcast.formats.rows import ACTORS
 from hindcast.formats.tables.naming import TablePlan
@@ -133,7 +133,7 @@ def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
     UUIDs, Arrow's own or as 16 bytes, are their hexadecimal digits.
     """
     if getattr(column.type, "extension_name", None) == "arrow.uuid":
-        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+        column = storage_of(column)
     if pa.types.is_floating(column.type):
         column = pa.chunked_array([pa.array(_whole(column, name))])
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
