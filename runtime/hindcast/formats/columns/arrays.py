@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import SEPARATOR
 from hindcast.errors import DataError
-from hindcast.formats.columns.packed import PREFIX, unpack_cells, unpickle_cells
+from hindcast.formats.columns.packed import is_packed, unpack_cells, unpickle_cells
 from hindcast.formats.columns.pickles import ArrayPickle
 from hindcast.formats.layout import CellError, numbers_or_text, refuse_null
 from hindcast.formats.storable import Refused
@@ -57,7 +57,7 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
         column = column.cast(field.type.value_type)
     if is_text(column.type):
         texts = column.to_pylist()
-        if texts and all(text.startswith(PREFIX) for text in texts):
+        if is_packed(texts):
             return _of_samples(unpack_cells(texts), name)
         return {name: np.array(texts, dtype=object)}
     return {name: _numbers(column, name)}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from hindcast.formats.columns.pickles import ArrayPickle
+from hindcast.formats.columns.pickles import ArrayPickle, pickled
 from hindcast.formats.layout import CellError
 from hindcast.formats.storable import Refused
 
@@ -43,6 +43,16 @@ class _Wrapper(NamedTuple):
 
 _KNOWN: Final[dict[int, list[_Wrapper]]] = {}
 """The pickles of arrays that were read last, by their length: the next one of that length is usually similar."""
+
+
+def is_packed(cells: Sequence[Any]) -> bool:
+    """Whether all cells are packed."""
+    return bool(cells) and all(isinstance(cell, str) and cell.startswith(PREFIX) for cell in cells)
+
+
+def pack_cell(value: Any) -> str:
+    """Arrays of numbers, alone or in dicts and tuples, as a cell."""
+    return base64.b64encode(pa.Codec(_CODEC).compress(pickled(value), asbytes=True)).decode()
 
 
 def unpack_cells(cells: Iterable[str]) -> list[Any]:
