@@ -202,8 +202,10 @@ def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I6
         own, text = _split_cell(cell, int(count))
         if own[0] != 0 or own[-1] != len(text) or (np.diff(own) < 0).any():
             raise CellError(row, f"{name!r} is not {count} strings: its offsets do not fit its bytes")
-        if not _is_utf8(text):
-            raise CellError(row, f"{name!r} holds text that is not UTF-8")
+        try:
+            str(text.data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise CellError(row, f"{name!r} holds text that is not UTF-8") from error
         offsets.append(own[1:] + end)
         texts.append(text)
         end += len(text)
@@ -220,14 +222,6 @@ def _split_cell(cell: NDArray[np.uint8], count: int) -> tuple[I64, NDArray[np.ui
     if len(cell) < table:
         return np.array([-1]), cell
     return cell[:table].view("<i8"), cell[table:]
-
-
-def _is_utf8(text: NDArray[np.uint8]) -> bool:
-    try:
-        str(text.data, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _numpy(table: pa.Table, name: str) -> NDArray[Any]:

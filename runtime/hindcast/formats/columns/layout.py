@@ -45,12 +45,9 @@ class ColumnsEncoder(ParquetEncoder):
 
         Its details, and the info of its first observation, are in the first fragment only.
         """
-        has_infos = has_infos_or_details(block)
-        for piece, continued in super().pieces(block):
-            if not has_infos:
-                yield _silent(piece), continued
-            else:
-                yield (_without_first_info(piece) if continued else piece), continued
+        said = block if has_infos_or_details(block) else _silent(block)
+        for piece, continued in super().pieces(said):
+            yield (_without_first_info(piece) if continued else piece), continued
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`; there is a column of infos only in pieces of a block in which any is not empty."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,6 @@ _SIZE_IS_THERE: Final = 0x08
 _CODEC: Final = "lz4"
 _MOST_LENGTHS: Final = 4_096
 _MOST_WRAPPERS: Final = 4
-
-
-Cell = TypeVar("Cell", str, bytes)
 
 
 class _Wrapper(NamedTuple):
@@ -61,21 +58,17 @@ def unpack_cells(cells: Iterable[str]) -> list[Any]:
     Raises:
         CellError: with the first cell that holds something else, or calls functions.
     """
-    return _values(cells, lambda cell: _read(_decompressed(cell)))
+    return unpickle_cells(map(_decompressed, cells))
 
 
 def unpickle_cells(cells: Iterable[bytes]) -> list[Any]:
     """The same for pickles that are not compressed."""
-    return _values(cells, _read)
-
-
-def _values(cells: Iterable[Cell], read: Callable[[Cell], Any]) -> list[Any]:
-    values = []
-    for row, cell in enumerate(cells):
-        try:
-            values.append(read(cell))
-        except Refused as error:
-            raise CellError(row, f"it holds {error}") from error
+    values: list[Any] = []
+    try:
+        for cell in cells:
+            values.append(_read(cell))
+    except Refused as error:
+        raise CellError(len(values), f"it holds {error}") from error
     return values
 
 

@@ -17,15 +17,13 @@ from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct
 from hindcast.formats.layout import CellError
-from hindcast.formats.messagepack.cells import Buffer, CellReader, State
+from hindcast.formats.messagepack.cells import NO_INFO, Buffer, CellReader, State
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.spec import kind_of
 from hindcast.formats.storable import Refused
 
 Arrays = dict[str, NDArray[Any]]
 Spaces = Mapping[str, spaces.Space | None]
-
-_NO_INFO = b"\x80"
 
 
 def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = None) -> list[State]:
@@ -103,27 +101,17 @@ def _at_once(buffers: Sequence[Buffer], column: str) -> Arrays | None:
         return None
     if len({buffer.stride for buffer in buffers}) > 1:
         return None
-    template = _template(buffers[0])
-    if template is None:
+    try:
+        template = Template.of(bytes(buffers[0].own[: buffers[0].stride]))
+    except (Refused, ValueError, IndexError):  # met again, and named, when the episode is read alone
         return None
-    numbers = template.read(b"".join([buffer.own for buffer in buffers]))
-    if numbers is None:
+    numbers = None if template is None else template.read(b"".join([buffer.own for buffer in buffers]))
+    if template is None or numbers is None:
         return None
     named = {SEPARATOR.join((column, *path)): array for path, array in numbers.items()}
     if column == Columns.REWARDS and all(payload.is_plain for payload in template.payloads):
         return {name: _as_rewards(array) for name, array in named.items()}
     return named
-
-
-def _template(buffer: Buffer) -> Template | None:
-    try:
-        return Template.of(bytes(buffer.own[: buffer.stride]))
-    except (
-        Refused,
-        ValueError,
-        IndexError,
-    ):  # it will be met again, and named, when the episode is read alone
-        return None
 
 
 def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
@@ -199,7 +187,7 @@ def _is_silent(buffer: Buffer | None) -> bool:
     if buffer is None or buffer.size == 0:
         return True
     if buffer.strip is not None:
-        return bytes(buffer.own) == _NO_INFO * (buffer.size - buffer.lookback)
+        return bytes(buffer.own) == NO_INFO * (buffer.size - buffer.lookback)
     return not any(buffer.items or ())
 
 

@@ -31,7 +31,7 @@ from hindcast.formats.storable import Refused
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
 ITEM: Final = "item"  # RLlib's name for the only column
-_WHAT: Final = ("observation space", "action space")
+_WHAT: Final = {Columns.OBS: "observation space", Columns.ACTIONS: "action space"}
 
 
 def is_messagepack(schema: pa.Schema) -> bool:
@@ -137,29 +137,24 @@ class _Index:
         self.spec: DataSpec | None = None
         self.lengths: list[I64] = []
         self.runs: list[EpisodePart] = []
-        self._spaces: list[spaces.Space | None] = [None, None]
+        self._spaces: dict[str, spaces.Space | None] = dict.fromkeys(_WHAT)
         self._known: dict[bytes, spaces.Space | None] = {}
 
     def add(self, cells: list[memoryview]) -> I64:
         """The episodes that come next; their lengths."""
         try:
-            block = self._decode(cells)
+            states = read_states(cells)
+            for row, state in enumerate(states):
+                self._note_spaces(row, state)
+            block = decode_states(states, columns_of(states), self._spaces)
+            if block.num_steps:
+                self._note_spec(DataSpec.of_block(block, *self._spaces.values()))
         except CellError as error:
             raise error.at(len(self.runs) + error.row) from error
         ended = block.terminated | block.truncated
         rows = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
         self.runs += [EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows]
         return block.length
-
-    def _decode(self, cells: list[memoryview]) -> Block:
-        states = read_states(cells)
-        for row, state in enumerate(states):
-            self._note_spaces(row, state)
-        known = dict(zip((Columns.OBS, Columns.ACTIONS), self._spaces, strict=True))
-        block = decode_states(states, columns_of(states), known)
-        if block.num_steps:
-            self._note_spec(DataSpec.of_block(block, *self._spaces))
-        return block
 
     def _note_spec(self, found: DataSpec) -> None:
         known = found if self.spec is None else self.spec
@@ -168,15 +163,15 @@ class _Index:
         self.spec = known.merge(found)
 
     def _note_spaces(self, row: int, state: State) -> None:
-        for i, packed in enumerate(state.spaces):
+        for column, packed in zip(_WHAT, state.spaces, strict=True):
             if packed not in self._known:
                 self._known[packed] = _space(row, packed)
-            found, known = self._known[packed], self._spaces[i]
+            found, known = self._known[packed], self._spaces[column]
             if known is None:
-                self._spaces[i] = found
+                self._spaces[column] = found
             elif found is not None and found is not known and found != known:
                 raise CellError(
-                    row, f"the {_WHAT[i]} of episode {state.eps_id} is {found}, others have {known}"
+                    row, f"the {_WHAT[column]} of episode {state.eps_id} is {found}, others have {known}"
                 )
 
 

@@ -137,8 +137,8 @@ def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
 
 def texts_of(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
     """`[R]` the text of each value; one `str` for each distinct one, so that rows cost no more than their episodes."""
-    values = column.combine_chunks()
-    encoded = values if pa.types.is_dictionary(values.type) else pc.dictionary_encode(values)
+    is_encoded = pa.types.is_dictionary(column.type)
+    encoded = (column if is_encoded else pc.dictionary_encode(column)).combine_chunks()
     known = np.array([text_of(value) for value in encoded.dictionary.to_pylist()], dtype=object)
     return known[encoded.indices.to_numpy()]
 
