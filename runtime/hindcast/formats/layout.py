@@ -6,6 +6,7 @@ encoder that writes it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -100,7 +101,16 @@ class Contents(NamedTuple):
     runs: tuple[EpisodePart, ...] = ()
 
 
-class RowEncoder(Protocol):
+def bytes_of(array: pa.Array) -> tuple[I64, NDArray[np.uint8]]:
+    """`[n + 1]` offsets of large binary or large text, and the bytes that they point into: views of Arrow's memory."""
+    _, offsets, values = array.buffers()
+    return (
+        np.frombuffer(offsets or bytes(8), np.int64, count=len(array) + 1, offset=8 * array.offset),
+        np.frombuffer(values or b"", np.uint8),
+    )
+
+
+class RowEncoder(ABC):
     """Makes rows of blocks that fit one spec, and the files that they go into.
 
     Attributes:
@@ -114,30 +124,32 @@ class RowEncoder(Protocol):
     def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
         """The block's episodes as they are encoded, in order: one that is too long in fragments, each on its own.
 
+        Here they are never cut.
+
         Yields:
             A piece, and whether it continues the episode of the piece before.
         """
-        ...
+        yield block, False
 
+    @abstractmethod
     def encode(self, block: Block) -> EncodedEpisodes:
         """A piece's episodes as rows.
 
         Raises:
             DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
         """
-        ...
 
+    @abstractmethod
     def open(self, location: Location, schema: pa.Schema, compression: str) -> DataFile:
         """A new file for rows of this schema.
 
         Raises:
             StorageError: with path and reason.
         """
-        ...
 
+    @abstractmethod
     def overhead(self, schema: pa.Schema, groups: int) -> int:
         """Bytes (at most, about) of a file with so many row groups, without its rows."""
-        ...
 
 
 class Layout(Protocol):

@@ -48,7 +48,10 @@ class Rows:
 
     def take(self, index: I64 | Bool) -> Rows:
         """The rows at an index or under a mask."""
-        kept: dict[str, Any] = {name: _at(getattr(self, name), index) for name in _PER_ROW}
+        per_row = {name: getattr(self, name) for name in _PER_ROW}
+        kept: dict[str, Any] = {
+            name: None if array is None else array[index] for name, array in per_row.items()
+        }
         columns = {name: column[index] for name, column in self.columns.items()}
         return replace(self, columns=columns, **kept)
 
@@ -58,10 +61,6 @@ class Rows:
         joined: dict[str, Any] = {name: _joined([getattr(part, name) for part in parts]) for name in _PER_ROW}
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
         return cls(columns, path=parts[0].path, **joined)
-
-
-def _at(array: NDArray[Any] | None, index: I64 | Bool) -> NDArray[Any] | None:
-    return None if array is None else array[index]
 
 
 def _joined(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -45,6 +45,12 @@ class Leaf:
             raise DataError(f"the dtype {dtype} cannot be stored: allowed are booleans, integers and floats")
         object.__setattr__(self, "dtype", dtype.newbyteorder("<"))
 
+    def fits(self, column: NDArray[Any]) -> bool:
+        """Whether it holds what a column has in each row, in any byte order."""
+        if column.dtype == object:
+            return self.dtype is None
+        return (column.dtype.newbyteorder("<"), column.shape[1:]) == (self.dtype, self.shape)
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element; 0 for text and JSON, whose size varies."""
@@ -202,8 +208,7 @@ class DataSpec:
         rows = block.num_steps + per_observation(name) * block.num_episodes
         if len(column) != rows:
             raise ValueError(f"{name!r} has {len(column)} rows for {rows} timesteps or observations")
-        found = (None, ()) if column.dtype == object else (column.dtype.newbyteorder("<"), column.shape[1:])
-        if found != (leaf.dtype, leaf.shape):
+        if not leaf.fits(column):
             raise DataError(f"the column {name!r} is {kind_of(column)}, but {leaf} in the dataset")
         return column
 

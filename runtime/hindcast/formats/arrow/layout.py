@@ -23,10 +23,11 @@ from hindcast.episodes.columns import DETAILS, Columns, per_observation
 from hindcast.episodes.details import NOTHING
 from hindcast.errors import DataError
 from hindcast.formats.data_file import EncodedEpisodes
-from hindcast.formats.layout import CellError, Contents, refuse_null
+from hindcast.formats.layout import CellError, Contents, bytes_of, refuse_null
 from hindcast.formats.parquet.description import describe, described
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.parquet.fragments import find_continued
+from hindcast.formats.rows import ACTORS
 from hindcast.formats.spec import DataSpec, Leaf
 
 ARROW_EPISODES: Final = "episodes/arrow"
@@ -42,7 +43,6 @@ EPISODE_FIELDS = (
 EPISODE_COLUMNS = tuple(field.name for field in EPISODE_FIELDS)
 DETAILS_FIELD = pa.field(DETAILS, pa.string())
 _READ_ALWAYS = (Columns.EPS_ID, "t_started", "length", "terminated", "truncated")
-_LONGEST: Final = 64 << 20
 
 
 class ArrowEpisodes:
@@ -56,13 +56,10 @@ class ArrowEpisodes:
         if absent:
             raise DataError(f"the columns {absent} are missing")
         length, continued = _lengths(file)
-        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-        cuts = np.cumsum(sizes)[:-1]
-        return Contents(
-            description.spec,
-            list(np.split(length, cuts)) if sizes else [],
-            list(np.split(continued, cuts)) if sizes else [],
+        ends = np.cumsum(
+            [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], dtype=np.int64
         )
+        return Contents(description.spec, np.split(length, ends)[:-1], np.split(continued, ends)[:-1])
 
     def columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
         """See `Layout.columns`; JSON columns and details may be missing."""
@@ -78,7 +75,8 @@ class ArrowEpisodes:
 
         Where a column is one chunk the block's column is a view of it, otherwise one copy is made.
         """
-        eps_id, t_started, length, terminated, truncated = (_numpy(table, name) for name in _READ_ALWAYS)
+        own: dict[str, Any] = {name: _numpy(table, name) for name in _READ_ALWAYS}
+        length = own["length"]
         if (length < 0).any():
             row = int(np.flatnonzero(length < 0)[0])
             raise CellError(row, f"length is {length[row]}: expected 0 or more")
@@ -89,7 +87,7 @@ class ArrowEpisodes:
                 columns[name] = np.full(int(counts.sum()), "", dtype=object)
             else:
                 columns[name] = _decode_leaf(table.column(name), name, leaf, counts)
-        return Block(columns, length, eps_id, t_started, terminated, truncated, _details(table))
+        return Block(columns, **own, details=_details(table))
 
 
 class ArrowEncoder(ParquetEncoder):
@@ -98,9 +96,6 @@ class ArrowEncoder(ParquetEncoder):
     Raises:
         DataError: a model output that has the name of one of the layout's own columns.
     """
-
-    longest = _LONGEST
-    has_index = False
 
     def __init__(self, spec: DataSpec) -> None:
         taken = [name for name in (*EPISODE_COLUMNS, DETAILS) if name in spec.leaves]
@@ -113,20 +108,12 @@ class ArrowEncoder(ParquetEncoder):
         self._schema = pa.schema([*EPISODE_FIELDS, *leaves], metadata=describe(ARROW_EPISODES, spec))
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `Encoder.encode`; fixed-shape columns are not copied, a JSON leaf that the block lacks is empty."""
+        """See `RowEncoder.encode`; fixed-shape columns are not copied, a JSON leaf that the block lacks is empty."""
         self._spec.check_names(block)
-        missing = pa.nulls(block.num_episodes, pa.string())
-        arrays = [
-            pa.array(block.eps_id.tolist(), pa.string()),
-            missing,
-            missing,
-            pa.array(block.t_started, pa.int64()),
-            pa.array(block.length, pa.int64()),
-            pa.array(block.terminated, pa.bool_()),
-            pa.array(block.truncated, pa.bool_()),
-        ]
-        arrays += [_encode_leaf(name, block, self._spec) for name in self._spec.leaves]
-        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        columns = dict.fromkeys(ACTORS, pa.nulls(block.num_episodes, pa.string()))
+        columns |= {name: getattr(block, name) for name in _READ_ALWAYS}
+        columns |= {name: _encode_leaf(name, block, self._spec) for name in self._spec.leaves}
+        table = pa.Table.from_pydict(columns, self._schema)
         if block.details is not None and block.details.any():
             texts = pa.array([text or None for text in block.details], pa.string())
             table = table.append_column(DETAILS_FIELD, texts)
@@ -173,9 +160,7 @@ def _offsets(sizes: I64) -> I64:
 
 def _encode_strings(column: NDArray[Any], counts: I64) -> pa.LargeBinaryArray:
     """Offsets and UTF-8 bytes of each episode's strings, made once for all and then cut up by episode."""
-    strings = pa.array(column.tolist(), pa.large_string())
-    offsets = np.frombuffer(strings.buffers()[1], np.int64, count=len(column) + 1)
-    values = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
+    offsets, values = bytes_of(pa.array(column.tolist(), pa.large_string()))
     cells = []
     for first, count in zip(_offsets(counts)[:-1], counts, strict=True):
         own = offsets[first : first + count + 1]
@@ -204,19 +189,8 @@ def _cell_bytes(cells: pa.ChunkedArray, name: str) -> tuple[I64, NDArray[np.uint
     if not pa.types.is_large_binary(cells.type):
         raise CellError(0, f"{name!r} is a column of {cells.type}: expected large_binary")
     refuse_null(cells, name, ": expected the bytes of an episode")
-    sizes, values = [], []
-    for chunk in cells.chunks:
-        _, offset_buffer, value_buffer = chunk.buffers()
-        if not len(chunk) or offset_buffer is None:
-            continue
-        offsets = np.frombuffer(offset_buffer, np.int64, count=len(chunk) + 1, offset=8 * chunk.offset)
-        sizes.append(np.diff(offsets))
-        if value_buffer is not None and offsets[-1] > offsets[0]:
-            values.append(np.frombuffer(value_buffer, np.uint8)[offsets[0] : offsets[-1]])
-    all_sizes = np.concatenate(sizes) if sizes else np.zeros(0, dtype=np.int64)
-    if len(values) == 1:
-        return all_sizes, values[0]
-    return all_sizes, np.concatenate(values) if values else np.zeros(0, dtype=np.uint8)
+    offsets, values = bytes_of(cells.chunk(0) if cells.num_chunks == 1 else cells.combine_chunks())
+    return np.diff(offsets), values[offsets[0] : offsets[-1]]
 
 
 def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I64) -> NDArray[Any]:
@@ -228,8 +202,10 @@ def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I6
         own, text = _split_cell(cell, int(count))
         if own[0] != 0 or own[-1] != len(text) or (np.diff(own) < 0).any():
             raise CellError(row, f"{name!r} is not {count} strings: its offsets do not fit its bytes")
-        if not _is_utf8(text):
-            raise CellError(row, f"{name!r} holds text that is not UTF-8")
+        try:
+            str(text.data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise CellError(row, f"{name!r} holds text that is not UTF-8") from error
         offsets.append(own[1:] + end)
         texts.append(text)
         end += len(text)
@@ -246,14 +222,6 @@ def _split_cell(cell: NDArray[np.uint8], count: int) -> tuple[I64, NDArray[np.ui
     if len(cell) < table:
         return np.array([-1]), cell
     return cell[:table].view("<i8"), cell[table:]
-
-
-def _is_utf8(text: NDArray[np.uint8]) -> bool:
-    try:
-        str(text.data, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _numpy(table: pa.Table, name: str) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import SEPARATOR
 from hindcast.errors import DataError
-from hindcast.formats.columns.packed import PREFIX, unpack_cells, unpickle_cells
+from hindcast.formats.columns.packed import is_packed, unpack_cells, unpickle_cells
 from hindcast.formats.columns.pickles import ArrayPickle
 from hindcast.formats.layout import CellError, numbers_or_text, refuse_null
 from hindcast.formats.storable import Refused
@@ -43,7 +43,7 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     refuse_null(column, name)
     extension, metadata = _extension(field)
     if extension is not None:
-        storage = _storage(column)
+        storage = storage_of(column)
         if extension == _PICKLED:
             return _of_samples(unpickle_cells(storage.to_pylist()), name)
         if extension not in _TENSORS:
@@ -57,7 +57,7 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
         column = column.cast(field.type.value_type)
     if is_text(column.type):
         texts = column.to_pylist()
-        if texts and all(text.startswith(PREFIX) for text in texts):
+        if is_packed(texts):
             return _of_samples(unpack_cells(texts), name)
         return {name: np.array(texts, dtype=object)}
     return {name: _numbers(column, name)}
@@ -84,7 +84,8 @@ def _extension(field: pa.Field) -> tuple[str | None, bytes]:
     return (None if name is None else name.decode()), metadata.get(_METADATA, b"")
 
 
-def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def storage_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What an extension type stores; a column of another type as it is."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
     return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
@@ -167,9 +168,8 @@ def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
 
 def _of_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     leaves: Arrays = {}
-    for i, part in enumerate(field.type.fields):
-        chunks = [chunk.flatten()[i] for chunk in column.chunks]
-        leaves.update(leaves_of(pa.chunked_array(chunks, part.type), part, f"{name}{SEPARATOR}{part.name}"))
+    for part, own in zip(field.type.fields, column.flatten(), strict=True):
+        leaves.update(leaves_of(own, part, f"{name}{SEPARATOR}{part.name}"))
     return leaves
 
 

@@ -89,13 +89,12 @@ def text_of(info: Any, row: int) -> str:
 
 def texts_of(column: pa.ChunkedArray) -> NDArray[np.object_]:
     """`[S]` JSON texts of structs, whose nulls are entries that are not there."""
-    texts = np.full(len(column), "", dtype=object)
-    for row, info in enumerate(column.to_pylist()):
-        is_dict = isinstance(info, dict)
-        texts[row] = text_of(
-            {key: part for key, part in info.items() if part is not None} if is_dict else info, row
-        )
-    return texts
+    infos = map(_without_nulls, column.to_pylist())
+    return np.array([text_of(info, row) for row, info in enumerate(infos)], dtype=object)
+
+
+def _without_nulls(info: Any) -> Any:
+    return {key: part for key, part in info.items() if part is not None} if isinstance(info, dict) else info
 
 
 def check_texts(texts: NDArray[np.object_]) -> None:

@@ -20,7 +20,6 @@ from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.spec import DataSpec, Leaf
 
 COLUMNS_LAYOUT: Final = "columns"
-_LONGEST = 64 << 20
 _TEXT_BYTES = 64
 _ROW_BYTES = 64  # ids, flags, t
 _FRAME = 1024  # numbers
@@ -36,29 +35,23 @@ class ColumnsEncoder(ParquetEncoder):
         DataError: a model output that has the name of one of the layout's own columns.
     """
 
-    longest = _LONGEST
-    has_index = False
-
     def __init__(self, spec: DataSpec) -> None:
         self._spec = spec
         self._steps = StepLayout(spec, "Columns")
         self._metadata = describe(COLUMNS_LAYOUT, spec)
 
     def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """See `Encoder.pieces`; the fragments of an episode all have a column of infos, or none has.
+        """See `RowEncoder.pieces`; the fragments of an episode all have a column of infos, or none has.
 
         Its details, and the info of its first observation, are in the first fragment only.
         """
-        has_infos = has_infos_or_details(block)
-        for piece, continued in super().pieces(block):
-            if not has_infos:
-                yield _silent(piece), continued
-            else:
-                yield (_without_first_info(piece) if continued else piece), continued
+        said = block if has_infos_or_details(block) else _silent(block)
+        for piece, continued in super().pieces(said):
+            yield (_without_first_info(piece) if continued else piece), continued
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `Encoder.encode`; there is a column of infos only in pieces of a block in which any is not empty."""
-        arrays, steps = self._steps.arrays(block), block.num_steps
+        """See `RowEncoder.encode`; there is a column of infos only in pieces of a block in which any is not empty."""
+        arrays = self._steps.arrays(block)
         eps_id = pa.array(block.eps_id, pa.string()).take(pa.array(block.episode_of_step))
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), eps_id),
@@ -68,10 +61,9 @@ class ColumnsEncoder(ParquetEncoder):
         leaves = {name: _leaf(name, array, self._steps.leaves[name]) for name, array in arrays.items()}
         fields += [_struct(name, part) for name, part in nest(leaves).items()]
         if Columns.INFOS in block.columns or block.details is not None:
-            infos = step_texts(block)
-            infos = np.full(steps, "", dtype=object) if infos is None else infos
-            texts = pa.array(infos, pa.string(), mask=(infos == "").astype(np.bool_))
-            fields.append((pa.field(Columns.INFOS, pa.string()), texts))
+            texts = step_texts(block)
+            infos = [None] * block.num_steps if texts is None else [text or None for text in texts]
+            fields.append((pa.field(Columns.INFOS, pa.string()), pa.array(infos, pa.string())))
         schema = pa.schema([field for field, _ in fields], metadata=self._metadata)
         table = pa.Table.from_arrays([array for _, array in fields], schema=schema)
         return EncodedEpisodes(table, block.length, block.length, self.sizes(block))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from hindcast.formats.columns.pickles import ArrayPickle
+from hindcast.formats.columns.pickles import ArrayPickle, pickled
 from hindcast.formats.layout import CellError
 from hindcast.formats.storable import Refused
 
@@ -20,9 +20,6 @@ _SIZE_IS_THERE: Final = 0x08
 _CODEC: Final = "lz4"
 _MOST_LENGTHS: Final = 4_096
 _MOST_WRAPPERS: Final = 4
-
-
-Cell = TypeVar("Cell", str, bytes)
 
 
 class _Wrapper(NamedTuple):
@@ -45,27 +42,33 @@ _KNOWN: Final[dict[int, list[_Wrapper]]] = {}
 """The pickles of arrays that were read last, by their length: the next one of that length is usually similar."""
 
 
+def is_packed(cells: Sequence[Any]) -> bool:
+    """Whether all cells are packed."""
+    return bool(cells) and all(isinstance(cell, str) and cell.startswith(PREFIX) for cell in cells)
+
+
+def pack_cell(value: Any) -> str:
+    """Arrays of numbers, alone or in dicts and tuples, as a cell."""
+    return base64.b64encode(pa.Codec(_CODEC).compress(pickled(value), asbytes=True)).decode()
+
+
 def unpack_cells(cells: Iterable[str]) -> list[Any]:
     """What cells hold: arrays, numbers, or tuples, lists and dicts of such.
 
     Raises:
         CellError: with the first cell that holds something else, or calls functions.
     """
-    return _values(cells, lambda cell: _read(_decompressed(cell)))
+    return unpickle_cells(map(_decompressed, cells))
 
 
 def unpickle_cells(cells: Iterable[bytes]) -> list[Any]:
     """The same for pickles that are not compressed."""
-    return _values(cells, _read)
-
-
-def _values(cells: Iterable[Cell], read: Callable[[Cell], Any]) -> list[Any]:
-    values = []
-    for row, cell in enumerate(cells):
-        try:
-            values.append(read(cell))
-        except Refused as error:
-            raise CellError(row, f"it holds {error}") from error
+    values: list[Any] = []
+    try:
+        for cell in cells:
+            values.append(_read(cell))
+    except Refused as error:
+        raise CellError(len(values), f"it holds {error}") from error
     return values
 
 

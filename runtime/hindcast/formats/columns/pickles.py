@@ -18,15 +18,7 @@ from numpy.typing import NDArray
 from hindcast.formats.storable import Refused, storable
 
 _FINISHED: Final = (np.ndarray, np.generic, str, bytes, bool, int, float)
-_MALFORMED: Final = (
-    IndexError,
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
+_MALFORMED: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _HEADERS: Final = {"SHORT_BINBYTES": 2, "BINBYTES": 5, "BINBYTES8": 9, "BYTEARRAY8": 9}
 """Bytes that an instruction takes before the raw bytes that it holds."""
 _MARK: Final = object()

@@ -198,9 +198,9 @@ def _values(location: Location, name: str, dataset: Dataset, stretch: _EpisodeRa
 
 def _filtered(location: Location, file: File, options: ReadOptions, stretch: _EpisodeRange) -> Bool:
     """`[R]` which rows pass the filter."""
-    kept = np.ones(stretch.stop - stretch.start, dtype=np.bool_)
+    count = stretch.stop - stretch.start
     if not options.filter:
-        return kept
+        return np.ones(count, dtype=np.bool_)
     table = pa.table(
         {
             name: pa.array(hdf5.values(location, data, stretch.start, stretch.stop))
@@ -208,9 +208,7 @@ def _filtered(location: Location, file: File, options: ReadOptions, stretch: _Ep
         }
     )
     _, row = passing(table, options.filter, 0)
-    kept[:] = False
-    kept[row] = True
-    return kept
+    return np.isin(np.arange(count), row)
 
 
 def _rows(location: Location, columns: dict[str, Any], ends: Ends, stretch: _EpisodeRange) -> Rows:

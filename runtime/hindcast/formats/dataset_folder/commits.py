@@ -38,10 +38,6 @@ class ExportedFiles(Stored):
     layout: str
     spec: dict[str, Any]
 
-    def manifest(self, files: tuple[FileEntry, ...]) -> Manifest:
-        """The manifest of such files."""
-        return Manifest(layout=self.layout, spec=self.spec, files=files)
-
 
 class Commit(Stored):
     """A range of episodes that is complete.
@@ -167,7 +163,9 @@ def exported_recording(folder: Location, file: str | None = None) -> Manifest | 
         return manifest if manifest.layout in EXPORTED_LAYOUTS else None
     commits = list(read_commits(folder).values()) if file is None else _commits_of(folder, file)
     exported = _exported(folder, commits)
-    return None if exported is None else exported.manifest(files_of(commits))
+    if exported is None:
+        return None
+    return Manifest(layout=exported.layout, spec=exported.spec, files=files_of(commits))
 
 
 def exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
@@ -177,11 +175,9 @@ def exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
 
 def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
     """What the commits say; those of earlier versions say nothing about Columns, but the files do."""
-    if not commits or commits[0].exported is not None:
-        return commits[0].exported if commits else None
     files = files_of(commits)
-    if not files:
-        return None
+    if not files or commits[0].exported is not None:
+        return commits[0].exported if commits else None
     with open_parquet(folder.child(files[0].path)) as file:
         description = described(file.schema_arrow)
     return None if description is None else exported_files(description.layout, description.spec)

@@ -71,9 +71,7 @@ def write_manifest(folder: Location, manifest: Manifest) -> None:
     Raises:
         StorageError: it could not be written.
     """
-    folder.child(MANIFEST).write_bytes(
-        manifest.model_dump_json(by_alias=True, exclude_defaults=False).encode()
-    )
+    folder.child(MANIFEST).write_bytes(manifest.model_dump_json(by_alias=True).encode())
 
 
 def read_manifest(folder: Location) -> Manifest | None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64
+from hindcast.formats.layout import CellError
 
 _LENGTH_DELIMITED: Final = 2
 _FIXED32: Final = 5
@@ -21,14 +22,6 @@ _KINDS: Final = {1: ("bytes", _LENGTH_DELIMITED), 2: ("float", _FIXED32), 3: ("i
 """A list's field -> what it holds, and the wire type of a value that has a field of its own."""
 
 U8 = NDArray[np.uint8]
-
-
-class ExampleError(Exception):
-    """A record that is not an Example; `record` counts from 0."""
-
-    def __init__(self, record: int, message: str) -> None:
-        super().__init__(message)
-        self.record = record
 
 
 class _Feature(NamedTuple):
@@ -64,7 +57,7 @@ def decode(data: U8, starts: I64, lengths: I64) -> Iterator[Decoded]:
         lengths: `[R]` bytes of each.
 
     Raises:
-        ExampleError: a record that is not a `tf.train.Example`.
+        CellError: a record that is not a `tf.train.Example`.
     """
     for length in np.unique(lengths):
         left = np.flatnonzero(lengths == length)
@@ -74,7 +67,7 @@ def decode(data: U8, starts: I64, lengths: I64) -> Iterator[Decoded]:
                 features = _parsed(matrix[0].tobytes())
             except (IndexError, ValueError) as error:
                 message = f"it is not a tf.train.Example: {error or 'it ends too early'}"
-                raise ExampleError(int(left[0]), message) from error
+                raise CellError(int(left[0]), message) from error
             same = ~((matrix ^ matrix[0]) & _fixed(features, int(length))).any(axis=1)
             rows = matrix[same]
             yield Decoded(left[same], {name: _decoded(rows, feature) for name, feature in features.items()})
@@ -91,14 +84,11 @@ def _fixed(features: dict[str, _Feature], length: int) -> U8:
 
 
 def _decoded(rows: U8, feature: _Feature) -> NDArray[Any]:
-    out: NDArray[Any]
     if feature.kind == "float":
-        out = np.empty((len(rows), len(feature.spans)), dtype=np.float32)
-        for i, (start, stop) in enumerate(feature.spans):
-            out[:, i] = np.ascontiguousarray(rows[:, start:stop]).view("<f4")[:, 0]
-        return out
+        starts = np.array([start for start, _ in feature.spans])
+        return np.ascontiguousarray(rows[:, starts[:, None] + np.arange(4)]).view("<f4")[:, :, 0]
     if feature.kind == "bytes":
-        out = np.empty((len(rows), len(feature.spans)), dtype=object)
+        out: NDArray[Any] = np.empty((len(rows), len(feature.spans)), dtype=object)
         for i, (start, stop) in enumerate(feature.spans):
             out[:, i] = [row.tobytes() for row in rows[:, start:stop]]
         return out

@@ -16,7 +16,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
 from hindcast.formats.media.mapping import check_mapper, episodes_of, objects
-from hindcast.formats.tables.read_options import check_options
+from hindcast.formats.tables.read_options import check_options, is_shape
 from hindcast.formatting import natural
 from hindcast.storage.location import Entry, Location
 
@@ -35,10 +35,12 @@ class MappedFiles(Format):
     Attributes:
         suffixes: how the names of its files end, in lower case.
         allowed: its `readOptions`.
+        by_folder: whether the files of a folder are mapped together.
     """
 
     suffixes: tuple[str, ...]
     allowed: tuple[str, ...] = ("batch_size",)
+    by_folder = True
 
     @abstractmethod
     def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:
@@ -57,11 +59,11 @@ class MappedFiles(Format):
 
     def recognises(self, location: Location) -> bool:
         """By the name; or a folder."""
-        return location.name.lower().endswith(self.suffixes) or location.is_folder()
+        return location.name.lower().endswith(self.suffixes) or (self.by_folder and location.is_folder())
 
     def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
         """Each folder with its files."""
-        return folders_of(entries, self.suffixes)
+        return folders_of(entries, self.suffixes) if self.by_folder else []
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """A folder's files, `batch_size` at a time; a file by itself.
@@ -74,15 +76,12 @@ class MappedFiles(Format):
         check_mapper(options, self.name)
         if not location.is_folder():
             return [Piece(location, location.info().size or 0)]
-        files = sorted(
-            (entry for entry in location.files() if _is_member(entry.relative, self.suffixes)),
-            key=lambda entry: natural(entry.relative),
-        )
+        members = (entry for entry in location.files() if _is_member(entry.relative, self.suffixes))
+        files = sorted(members, key=lambda entry: natural(entry.relative))
         size = given.get("batch_size", max(1, len(files)))
-        batches = [files[start : start + size] for start in range(0, len(files), size)]
         return [
             Piece(location, sum(file.size for file in batch), tuple(file.relative for file in batch))
-            for batch in batches
+            for batch in (files[start : start + size] for start in range(0, len(files), size))
         ]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Block]:
@@ -135,8 +134,7 @@ class Images(MappedFiles):
     def check(self, given: Given) -> None:
         """Height and width, and the colours (Pillow's mode), that images are brought to."""
         size, mode = given.get("size"), given.get("mode")
-        is_size = isinstance(size, list | tuple) and len(size) == 2 and all(map(_is_positive, size))
-        if size is not None and not is_size:
+        if size is not None and not (is_shape(size) and len(size) == 2):
             raise DataError(f"readOptions.size is {size!r}: expected [height, width]")
         if mode is not None and mode not in _MODES:
             raise DataError(f"readOptions.mode is {mode!r}: allowed are {', '.join(_MODES)}")
@@ -157,14 +155,7 @@ class Text(MappedFiles):
     name = "Text"
     suffixes = (".txt", ".text", ".log", ".md")
     allowed = ("encoding", "drop_empty_lines")
-
-    def recognises(self, location: Location) -> bool:
-        """By the name."""
-        return location.name.lower().endswith(self.suffixes)
-
-    def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:  # noqa: ARG002
-        """None: each file is mapped by itself."""
-        return []
+    by_folder = False
 
     def check(self, given: Given) -> None:
         """The encoding of the text, and whether lines without text are left out."""
@@ -205,10 +196,6 @@ def folders_of(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[File
 def _is_member(relative: str, suffixes: tuple[str, ...]) -> bool:
     """Whether a file is one to read: by its name; hidden ones are not."""
     return relative.lower().endswith(suffixes) and not is_hidden(relative)
-
-
-def _is_positive(side: Any) -> bool:
-    return type(side) is int and side > 0
 
 
 def _image(file: Location, size: Sequence[int] | None, mode: str | None) -> NDArray[Any]:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from hindcast.errors import DataError
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
-from hindcast.formats.media.examples import ExampleError, decode
+from hindcast.formats.layout import CellError
+from hindcast.formats.media.examples import decode
 from hindcast.formats.media.record_file import FOOTER, HEADER, lengths_of, records_of
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
 from hindcast.formats.tables.naming import TablePlan, plan_of
-from hindcast.formats.tables.read_options import check_options
+from hindcast.formats.tables.read_options import check_options, is_shape
 from hindcast.storage.location import Location
 
 _SUFFIXES: Final = (".tfrecord", ".tfrecords")
@@ -88,8 +89,8 @@ class TFRecord(Format):
         try:
             columns = _columns(data, starts, stretch.lengths)
             table = pa.table({name: _arrow(name, values, own[_DTYPES]) for name, values in columns.items()})
-        except ExampleError as error:
-            raise DataError(f"{location}, record {stretch.first + error.record}: {error}") from error
+        except CellError as error:
+            raise DataError(f"{location}, record {stretch.first + error.row}: {error}") from error
         with sentences(str(location)):
             plan = plan_of(table.column_names, options)
         rows = rows_of(table, stretch.first, TableReader(str(location), plan, DataSpec(), options))
@@ -108,9 +109,9 @@ def _options(options: ReadOptions) -> dict[str, dict[str, Any]]:
                 f"readOptions.{_DTYPES} has {dtype!r} for {feature!r}: allowed are {', '.join(_NUMBERS)}"
             )
     for feature, shape in given.get(_SHAPES, {}).items():
-        if not isinstance(shape, list | tuple) or not all(type(size) is int and size > 0 for size in shape):
+        if not is_shape(shape):
             raise DataError(f"readOptions.{_SHAPES} has {shape!r} for {feature!r}: expected a list of sizes")
-    return {_SHAPES: dict(given.get(_SHAPES, {})), _DTYPES: dict(given.get(_DTYPES, {}))}
+    return {name: dict(given.get(name, {})) for name in (_SHAPES, _DTYPES)}
 
 
 def _columns(
@@ -124,11 +125,11 @@ def _columns(
         features = set(some.columns) if features is None else features
         if features != some.columns.keys():
             odd = ", ".join(sorted(features ^ some.columns.keys()))
-            raise ExampleError(record, f"it and other records differ in their features: {odd}")
+            raise CellError(record, f"it and other records differ in their features: {odd}")
         for name, values in some.columns.items():
             known = columns.setdefault(name, np.empty((len(starts), values.shape[1]), dtype=values.dtype))
             if (known.shape[1], known.dtype) != (values.shape[1], values.dtype):
-                raise ExampleError(
+                raise CellError(
                     record,
                     f"{name!r} holds {values.shape[1]} values of {values.dtype}, and {known.shape[1]} of "
                     f"{known.dtype} in other records",
@@ -141,7 +142,7 @@ def _arrow(name: str, values: NDArray[Any], dtypes: Mapping[str, str]) -> pa.Arr
     """A column: one value is a number, several are a list; bytes are text, or numbers of the given dtype."""
     if values.dtype == object:
         if values.shape[1] != 1:
-            raise ExampleError(0, f"{name!r} holds {values.shape[1]} byte strings: only one can be read")
+            raise CellError(0, f"{name!r} holds {values.shape[1]} byte strings: only one can be read")
         if name not in dtypes:
             return _text(name, values[:, 0])
         values = _numbers(name, values[:, 0], np.dtype(dtypes[name]))
@@ -154,7 +155,7 @@ def _text(name: str, values: NDArray[np.object_]) -> pa.Array:
     try:
         return pa.array([value.decode() for value in values], pa.string())
     except UnicodeDecodeError as error:
-        raise ExampleError(
+        raise CellError(
             0, f"{name!r} holds bytes that are not text: name its dtype by readOptions.{_DTYPES}"
         ) from error
 
@@ -162,7 +163,7 @@ def _text(name: str, values: NDArray[np.object_]) -> pa.Array:
 def _numbers(name: str, values: NDArray[np.object_], dtype: np.dtype) -> NDArray[Any]:
     sizes = {len(value) for value in values}
     if len(sizes) != 1 or next(iter(sizes)) % dtype.itemsize or not next(iter(sizes)):
-        raise ExampleError(0, f"{name!r} holds {sorted(sizes)[:4]} bytes, which are not arrays of {dtype}")
+        raise CellError(0, f"{name!r} holds {sorted(sizes)[:4]} bytes, which are not arrays of {dtype}")
     return np.frombuffer(b"".join(values), dtype.newbyteorder("<")).reshape(len(values), -1).astype(dtype)
 
 

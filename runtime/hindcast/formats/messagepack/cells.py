@@ -20,6 +20,7 @@ BUFFERS = {
     "rewards": Columns.REWARDS,
     "infos": Columns.INFOS,
 }
+NO_INFO = b"\x80"  # an empty dict
 _SPACES = ("_observation_space", "_action_space")
 _NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
 _AFTER_DATA = b"\xa8lookback"

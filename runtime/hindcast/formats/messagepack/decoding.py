@@ -17,15 +17,13 @@ from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct
 from hindcast.formats.layout import CellError
-from hindcast.formats.messagepack.cells import Buffer, CellReader, State
+from hindcast.formats.messagepack.cells import NO_INFO, Buffer, CellReader, State
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.spec import kind_of
 from hindcast.formats.storable import Refused
 
 Arrays = dict[str, NDArray[Any]]
 Spaces = Mapping[str, spaces.Space | None]
-
-_NO_INFO = b"\x80"
 
 
 def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = None) -> list[State]:
@@ -63,6 +61,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
             arrays[column] = _infos(states)
         else:
             arrays.update(_column(states, column, space_struct(known.get(column))))
+    details = np.array([state.details for state in states], dtype=object)
     return Block(
         columns=arrays,
         length=np.array([state.length for state in states], dtype=np.int64),
@@ -70,7 +69,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
         t_started=np.array([state.t_started for state in states], dtype=np.int64),
         terminated=np.array([state.terminated for state in states], dtype=np.bool_),
         truncated=np.array([state.truncated for state in states], dtype=np.bool_),
-        details=_details(states),
+        details=details if details.any() else None,
     )
 
 
@@ -80,12 +79,6 @@ def columns_of(states: Sequence[State]) -> list[str]:
     if Columns.INFOS in names and all(_is_silent(state.buffers.get(Columns.INFOS)) for state in states):
         del names[Columns.INFOS]
     return list(names)
-
-
-def _details(states: Sequence[State]) -> NDArray[np.object_] | None:
-    if not any(state.details for state in states):
-        return None
-    return np.array([state.details for state in states], dtype=object)
 
 
 def _column(states: Sequence[State], column: str, struct: Nested) -> Arrays:
@@ -108,27 +101,17 @@ def _at_once(buffers: Sequence[Buffer], column: str) -> Arrays | None:
         return None
     if len({buffer.stride for buffer in buffers}) > 1:
         return None
-    template = _template(buffers[0])
-    if template is None:
+    try:
+        template = Template.of(bytes(buffers[0].own[: buffers[0].stride]))
+    except (Refused, ValueError, IndexError):  # met again, and named, when the episode is read alone
         return None
-    numbers = template.read(b"".join([buffer.own for buffer in buffers]))
-    if numbers is None:
+    numbers = None if template is None else template.read(b"".join([buffer.own for buffer in buffers]))
+    if template is None or numbers is None:
         return None
     named = {SEPARATOR.join((column, *path)): array for path, array in numbers.items()}
     if column == Columns.REWARDS and all(payload.is_plain for payload in template.payloads):
         return {name: _as_rewards(array) for name, array in named.items()}
     return named
-
-
-def _template(buffer: Buffer) -> Template | None:
-    try:
-        return Template.of(bytes(buffer.own[: buffer.stride]))
-    except (
-        Refused,
-        ValueError,
-        IndexError,
-    ):  # it will be met again, and named, when the episode is read alone
-        return None
 
 
 def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
@@ -204,7 +187,7 @@ def _is_silent(buffer: Buffer | None) -> bool:
     if buffer is None or buffer.size == 0:
         return True
     if buffer.strip is not None:
-        return bytes(buffer.own) == _NO_INFO * (buffer.size - buffer.lookback)
+        return bytes(buffer.own) == NO_INFO * (buffer.size - buffer.lookback)
     return not any(buffer.items or ())
 
 

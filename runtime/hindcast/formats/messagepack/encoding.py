@@ -18,6 +18,7 @@ from hindcast.episodes.episode import REWARD_SPACE
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct, space_to_state
 from hindcast.errors import DataError
+from hindcast.formats.messagepack.cells import BUFFERS, NO_INFO
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.messagepack.values import pack
 from hindcast.formats.spec import DataSpec, Leaf
@@ -27,10 +28,9 @@ Packed = NDArray[np.uint8] | list[bytes]
 """A column's items: `[rows, bytes]` if they have one length, or `[rows]`."""
 
 _BEGIN_OF_BUFFER: Final = msgpack.Packer().pack_map_header(4) + pack("data")
-_NO_INFO: Final = b"\x80"
 _TEXT_BYTES: Final = 64
 _IDS: Final = 3  # of the details
-_OWN: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.INFOS)
+_OWN: Final = tuple(BUFFERS.values())
 
 
 class StateEncoder:
@@ -59,9 +59,7 @@ class StateEncoder:
 
     def sizes(self, block: Block) -> I64:
         """`[N]` bytes of each episode's cell, about."""
-        total = self._constant + (block.length + 1) * (
-            len(_NO_INFO) if _infos(block) is None else _TEXT_BYTES
-        )
+        total = self._constant + (block.length + 1) * (len(NO_INFO) if _infos(block) is None else _TEXT_BYTES)
         for name, items in self._columns.items():
             total += (block.length + per_observation(name)) * items.nbytes
         if block.details is not None:
@@ -78,7 +76,7 @@ class StateEncoder:
         items = {name: own.packed(block) for name, own in self._columns.items()}
         infos = _infos(block)
         if infos is not None:
-            items[Columns.INFOS] = [pack(orjson.loads(text)) if text else _NO_INFO for text in infos]
+            items[Columns.INFOS] = [pack(orjson.loads(text)) if text else NO_INFO for text in infos]
         return [b"".join(self._parts(block, i, items)) for i in range(block.num_episodes)]
 
     def _parts(self, block: Block, i: int, items: dict[str, Packed]) -> Iterator[Any]:
@@ -90,7 +88,7 @@ class StateEncoder:
             before, after = _packed_details(block.details[i], block.eps_id[i])
         yield _entries(id_=pack(str(block.eps_id[i])))
         yield before
-        for key, name in zip(("observations", "actions", "rewards", "infos"), _OWN, strict=True):
+        for key, name in BUFFERS.items():
             yield pack(key)
             yield from self._buffer(name, block.rows_of(name, i), items.get(name))
         yield pack("extra_model_outputs")
@@ -112,7 +110,7 @@ class StateEncoder:
         yield _BEGIN_OF_BUFFER
         yield msgpack.Packer().pack_array_header(rows.stop - rows.start)
         if items is None:
-            yield _NO_INFO * (rows.stop - rows.start)
+            yield NO_INFO * (rows.stop - rows.start)
         else:
             yield items[rows].data if isinstance(items, np.ndarray) else b"".join(items[rows])
         yield self._ends[name]

@@ -18,7 +18,7 @@ from hindcast.episodes.spaces import space_from_state
 from hindcast.errors import DataError
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.entries import EpisodePart
-from hindcast.formats.layout import CellError, Contents, refuse_null
+from hindcast.formats.layout import CellError, Contents, bytes_of, refuse_null
 from hindcast.formats.messagepack.cells import State
 from hindcast.formats.messagepack.decoding import Spaces, columns_of, decode_states, read_states
 from hindcast.formats.messagepack.encoding import StateEncoder
@@ -31,8 +31,7 @@ from hindcast.formats.storable import Refused
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
 ITEM: Final = "item"  # RLlib's name for the only column
-_WHAT: Final = ("observation space", "action space")
-_LONGEST: Final = 512 << 20  # RLlib trains on complete episodes only, and Arrow has cells of 2 GiB
+_WHAT: Final = {Columns.OBS: "observation space", Columns.ACTIONS: "action space"}
 
 
 def is_messagepack(schema: pa.Schema) -> bool:
@@ -66,7 +65,7 @@ class MessagePackEpisodes:
 class MessagePackEncoder(ParquetEncoder):
     """How they are written (a `RowEncoder`)."""
 
-    longest = _LONGEST
+    longest = 512 << 20  # RLlib trains on complete episodes only, and Arrow has cells of 2 GiB
     has_index = True
 
     def __init__(self, spec: DataSpec) -> None:
@@ -95,8 +94,7 @@ def _checked(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
         return np.empty((0, *leaf.shape), dtype=leaf.dtype or object)
     if column is None:
         raise CellError(0, f"the episodes have no {name!r}, which the dataset has")
-    found = (None, ()) if column.dtype == object else (column.dtype, column.shape[1:])
-    if found != (leaf.dtype, leaf.shape):
+    if not leaf.fits(column):
         raise CellError(0, f"{name!r} is {kind_of(column)}: expected {leaf}")
     return column
 
@@ -126,14 +124,9 @@ def _cells_of(table: pa.Table) -> list[memoryview]:
     """
     cells: list[memoryview] = []
     refuse_null(table.column(ITEM), ITEM, ": expected an episode")
-    for chunk in table.column(ITEM).chunks:
-        if not len(chunk):
-            continue
-        _, offset_buffer, value_buffer = chunk.buffers()
-        width = np.int64 if pa.types.is_large_binary(chunk.type) else np.int32
-        offsets = np.frombuffer(offset_buffer, width)[chunk.offset : chunk.offset + len(chunk) + 1].tolist()
-        values = memoryview(value_buffer if value_buffer is not None else b"").cast("B")
-        cells += [values[start:stop] for start, stop in pairwise(offsets)]
+    for chunk in table.column(ITEM).cast(pa.large_binary()).chunks:
+        offsets, values = bytes_of(chunk)
+        cells += [values.data[start:stop] for start, stop in pairwise(offsets.tolist())]
     return cells
 
 
@@ -144,46 +137,41 @@ class _Index:
         self.spec: DataSpec | None = None
         self.lengths: list[I64] = []
         self.runs: list[EpisodePart] = []
-        self._spaces: list[spaces.Space | None] = [None, None]
+        self._spaces: dict[str, spaces.Space | None] = dict.fromkeys(_WHAT)
         self._known: dict[bytes, spaces.Space | None] = {}
 
     def add(self, cells: list[memoryview]) -> I64:
         """The episodes that come next; their lengths."""
         try:
-            block = self._decode(cells)
+            states = read_states(cells)
+            for row, state in enumerate(states):
+                self._note_spaces(row, state)
+            block = decode_states(states, columns_of(states), self._spaces)
+            if block.num_steps:
+                self._note_spec(DataSpec.of_block(block, *self._spaces.values()))
         except CellError as error:
-            raise CellError(len(self.runs) + error.row, str(error)) from error
+            raise error.at(len(self.runs) + error.row) from error
         ended = block.terminated | block.truncated
         rows = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
         self.runs += [EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows]
         return block.length
 
-    def _decode(self, cells: list[memoryview]) -> Block:
-        states = read_states(cells)
-        for row, state in enumerate(states):
-            self._note_spaces(row, state)
-        known = dict(zip((Columns.OBS, Columns.ACTIONS), self._spaces, strict=True))
-        block = decode_states(states, columns_of(states), known)
-        if block.num_steps:
-            self._note_spec(DataSpec.of_block(block, *self._spaces))
-        return block
-
     def _note_spec(self, found: DataSpec) -> None:
-        difference = self.spec.difference(found) if self.spec is not None else None
-        if difference:
+        known = found if self.spec is None else self.spec
+        if difference := known.difference(found):
             raise CellError(0, f"its episodes differ from those before it: {difference}")
-        self.spec = found if self.spec is None else self.spec.merge(found)
+        self.spec = known.merge(found)
 
     def _note_spaces(self, row: int, state: State) -> None:
-        for i, packed in enumerate(state.spaces):
+        for column, packed in zip(_WHAT, state.spaces, strict=True):
             if packed not in self._known:
                 self._known[packed] = _space(row, packed)
-            found, known = self._known[packed], self._spaces[i]
+            found, known = self._known[packed], self._spaces[column]
             if known is None:
-                self._spaces[i] = found
+                self._spaces[column] = found
             elif found is not None and found is not known and found != known:
                 raise CellError(
-                    row, f"the {_WHAT[i]} of episode {state.eps_id} is {found}, others have {known}"
+                    row, f"the {_WHAT[column]} of episode {state.eps_id} is {found}, others have {known}"
                 )
 
 

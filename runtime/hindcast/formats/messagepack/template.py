@@ -10,14 +10,15 @@ comes before what it measures. So a strip whose items all equal the template out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.formats.storable import Refused, storable
+from hindcast.formats.messagepack.values import restore
+from hindcast.formats.storable import storable
 
 Path = tuple[str, ...]
 
@@ -88,10 +89,13 @@ class Template:
         Raises:
             Refused: an object array, an extension type.
         """
+        unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(item))
+        unpacker.feed(item)
         try:
-            return cls(item, _Scan(item).payloads)
+            payloads = list(_payloads(item, unpacker, ()))
         except (_NotFixed, msgpack.UnpackException):
             return None
+        return cls(item, payloads) if unpacker.tell() == len(item) else None
 
     def read(self, strip: bytes) -> dict[Path, NDArray[Any]] | None:
         """The numbers of items end to end, `[T, *shape]` by their place in the item; None if one differs."""
@@ -124,18 +128,13 @@ def _record(item: bytes, payloads: tuple[Payload, ...]) -> tuple[np.dtype, dict[
     Returns:
         It, and the words that all items share, by their names in it.
     """
-    names, formats, offsets = [], [], []
-    for i, payload in enumerate(payloads):
-        names.append(f"p{i}")
-        formats.append((payload.dtype, payload.shape))
-        offsets.append(payload.start)
-    for start, size in _words(len(item), payloads):
-        names.append(f"w{start}")
-        formats.append((np.dtype(f"<u{size}"), ()))
-        offsets.append(start)
+    words = {f"w{start}": (start, f"<u{size}") for start, size in _words(len(item), payloads)}
+    numbers = {f"p{i}": (own.start, (own.dtype, own.shape)) for i, own in enumerate(payloads)}
+    offsets, formats = map(list, zip(*(numbers | words).values(), strict=True))
+    names = [*numbers, *words]
     record = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": len(item)})
     first = np.frombuffer(item, record)[0]
-    return record, {name: first[name] for name in names[len(payloads) :]}
+    return record, {name: first[name] for name in words}
 
 
 def _words(size: int, payloads: tuple[Payload, ...]) -> Iterable[tuple[int, int]]:
@@ -153,71 +152,56 @@ class _NotFixed(Exception):
     """Items like this one may have other lengths, or the item alone does not say what it is."""
 
 
-class _Scan:
-    """Finds the payloads of one item.
+def _payloads(item: bytes, unpacker: msgpack.Unpacker, path: Path) -> Iterator[Payload]:
+    """The payloads of the value that the unpacker of an item reads next.
 
     Raises:
         _NotFixed: see there.
         Refused: an object array.
     """
+    at = unpacker.tell()
+    tag = item[at]
+    if tag in _PLAIN:
+        stored, result = _PLAIN[tag]
+        unpacker.skip()
+        yield Payload(path, at + 1, stored, (), result, is_plain=True)
+    elif tag <= 0x7F or tag >= 0xE0:
+        unpacker.skip()
+        yield Payload(path, at, np.dtype("i1"), (), _INTEGER, is_plain=True, is_small_int=True)
+    elif 0x80 <= tag <= 0x8F or tag in (0xDE, 0xDF):
+        yield from _payloads_of_map(item, unpacker, path)
+    elif 0x90 <= tag <= 0x9F or tag in (0xDC, 0xDD):
+        for i in range(unpacker.read_array_header()):
+            if not 0x80 <= item[unpacker.tell()] <= 0x9F:
+                raise _NotFixed  # plain numbers in a list: a vector or a tuple, which only the space knows
+            yield from _payloads(item, unpacker, (*path, str(i)))
+    else:
+        raise _NotFixed
 
-    def __init__(self, item: bytes) -> None:
-        self.payloads: list[Payload] = []
-        self._item = item
-        self._unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(item))
-        self._unpacker.feed(item)
-        self._value(())
-        if self._unpacker.tell() != len(item):
+
+def _payloads_of_map(item: bytes, unpacker: msgpack.Unpacker, path: Path) -> Iterator[Payload]:
+    count = unpacker.read_map_header()
+    for i in range(count):
+        key = unpacker.unpack()
+        if i == 0 and key == b"nd":
+            yield _array(unpacker, path, count)
+            return
+        if not isinstance(key, str):
             raise _NotFixed
+        yield from _payloads(item, unpacker, (*path, key))
 
-    def _value(self, path: Path) -> None:
-        at = self._unpacker.tell()
-        tag = self._item[at]
-        if tag in _PLAIN:
-            stored, result = _PLAIN[tag]
-            self._unpacker.skip()
-            self.payloads.append(Payload(path, at + 1, stored, (), result, is_plain=True))
-        elif tag <= 0x7F or tag >= 0xE0:
-            self._unpacker.skip()
-            number = Payload(path, at, np.dtype("i1"), (), _INTEGER, is_plain=True, is_small_int=True)
-            self.payloads.append(number)
-        elif 0x80 <= tag <= 0x8F or tag in (0xDE, 0xDF):
-            self._map(path)
-        elif 0x90 <= tag <= 0x9F or tag in (0xDC, 0xDD):
-            for i in range(self._unpacker.read_array_header()):
-                if not 0x80 <= self._item[self._unpacker.tell()] <= 0x9F:
-                    raise _NotFixed  # plain numbers in a list: a vector or a tuple, which only the space knows
-                self._value((*path, str(i)))
-        else:
+
+def _array(unpacker: msgpack.Unpacker, path: Path, count: int) -> Payload:
+    """An array or a NumPy scalar; its first key has been read."""
+    fields, stop = {b"nd": unpacker.unpack()}, 0
+    for _ in range(count - 1):
+        key = unpacker.unpack()
+        if key not in _OF_ARRAYS:
             raise _NotFixed
-
-    def _map(self, path: Path) -> None:
-        count = self._unpacker.read_map_header()
-        for i in range(count):
-            key = self._unpacker.unpack()
-            if i == 0 and key == b"nd":
-                self._array(path, count)
-                return
-            if not isinstance(key, str):
-                raise _NotFixed
-            self._value((*path, key))
-
-    def _array(self, path: Path, count: int) -> None:
-        """An array or a NumPy scalar; its first key has been read."""
-        fields, stop = {b"nd": self._unpacker.unpack()}, 0
-        for _ in range(count - 1):
-            key = self._unpacker.unpack()
-            if key not in _OF_ARRAYS:
-                raise _NotFixed
-            fields[key] = self._unpacker.unpack()
-            if key == b"data":
-                stop = self._unpacker.tell()
-        data, dtype = fields.get(b"data"), storable(fields.get(b"type"), fields.get(b"kind", b""))
-        shape = fields.get(b"shape", []) if fields[b"nd"] is True else []
-        is_shape = isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
-        if dtype.kind == "U" or not is_shape or not isinstance(data, bytes):
-            raise _NotFixed
-        payload = Payload(path, stop - len(data), dtype, tuple(shape), dtype.newbyteorder("<"))
-        if payload.stop != stop:
-            raise Refused(f"an array of {dtype} {shape} with {len(data)} bytes")
-        self.payloads.append(payload)
+        fields[key] = unpacker.unpack()
+        if key == b"data":
+            stop = unpacker.tell()
+    value, dtype = restore(fields), storable(fields[b"type"], fields.get(b"kind", b""))
+    if dtype.kind == "U":
+        raise _NotFixed
+    return Payload(path, stop - value.nbytes, dtype, value.shape, dtype.newbyteorder("<"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from hindcast.episodes.block import I64, Block
 from hindcast.formats.data_file import DataFile, EncodedEpisodes
 from hindcast.formats.entries import FileEntry
+from hindcast.formats.layout import RowEncoder
 from hindcast.formats.parquet.description import index_metadata
 from hindcast.formats.parquet.fragments import split_long
 from hindcast.storage.atomic import AtomicFile
@@ -21,7 +22,7 @@ from hindcast.storage.location import Location
 _COLUMN_OVERHEAD = 256
 
 
-class ParquetEncoder(ABC):
+class ParquetEncoder(RowEncoder):
     """What the encoders of all Parquet layouts share.
 
     Attributes:
@@ -30,9 +31,9 @@ class ParquetEncoder(ABC):
     """
 
     suffix = ".parquet"
-    compressions: tuple[str, ...] = ("lz4", "zstd", "none")
-    longest: int
-    has_index: bool
+    compressions = ("lz4", "zstd", "none")
+    longest = 64 << 20
+    has_index = False
 
     @abstractmethod
     def sizes(self, block: Block) -> I64:
@@ -49,7 +50,7 @@ class ParquetEncoder(ABC):
         return ParquetFile(location, schema, self, compression)
 
     def overhead(self, schema: pa.Schema, groups: int) -> int:
-        """See `Encoder.overhead`: the schema, and what describes each column."""
+        """See `RowEncoder.overhead`: the schema, and what describes each column."""
         return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
 

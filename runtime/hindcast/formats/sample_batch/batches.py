@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.infos import text_of
-from hindcast.formats.columns.packed import PREFIX, unpack_cells
+from hindcast.formats.columns.packed import is_packed, unpack_cells
 from hindcast.formats.layout import CellError, numbers_or_text
 
 _SINGLE: Final = "SampleBatch"
@@ -96,11 +96,6 @@ def _unpacked(value: Any, name: str) -> Any:
     except CellError as error:
         raise CellError(0, f"{name!r}: {error}") from error
     return value
-
-
-def is_packed(column: list[Any]) -> bool:
-    """Whether a column was packed row by row."""
-    return bool(column) and all(isinstance(cell, str) and cell.startswith(PREFIX) for cell in column)
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:

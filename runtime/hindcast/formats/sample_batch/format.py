@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -11,30 +11,22 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import DataError
+from hindcast.formats.columns.packed import is_packed
 from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.rows import Rows
-from hindcast.formats.sample_batch.batches import (
-    TYPES,
-    Arrays,
-    Batch,
-    arrays_of,
-    batches_of,
-    infos_of,
-    is_packed,
-)
+from hindcast.formats.sample_batch.batches import TYPES, Arrays, Batch, arrays_of, batches_of, infos_of
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables.decoding import as_described, check_next
 from hindcast.formats.tables.filters import passing
 from hindcast.formats.tables.naming import ROLES, LeafSource, TablePlan, plan_of
 from hindcast.formats.tables.read_options import check_options
-from hindcast.formats.tables.roles import ends_of, timesteps_of
+from hindcast.formats.tables.roles import ends_of, texts_of, timesteps_of
 from hindcast.formats.tables.text_files import blocks_of, head_of
 from hindcast.formats.tables.written import written_spec
 from hindcast.storage.location import Location
@@ -67,8 +59,7 @@ class SampleBatchFormat(Format):
 
     def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: what the manifest in its folder says."""
-        spec = written_spec(location, self.name)
-        return replace(spec, leaves={})
+        return replace(written_spec(location, self.name), leaves={})
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.notes`: by the first line, where it is short; a line without flags ends no episode."""
@@ -251,19 +242,12 @@ def _episodes(
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:
         number = np.concatenate([[0], np.cumsum(ended[:-1])]) if len(ended) else np.zeros(0, dtype=np.int64)
-        own = _texts(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
+        own = texts_of(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
     else:
-        own = _texts(roles.column(source.columns[0]), str)
+        own = texts_of(roles.column(source.columns[0]), str)
     if batch.policy is not None:
         own = own + f"/{batch.policy}"
     if _AGENT not in roles.column_names:
         return own if batch.policy is None else own + "/0"
     named = batch.policy is not None
-    return own + _texts(roles.column(_AGENT), lambda agent: f"/{agent}" if agent or named else "")
-
-
-def _texts(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
-    """`[R]` the text of each value, made once for each that is distinct."""
-    encoded = pc.dictionary_encode(column.combine_chunks())
-    known = np.array([text_of(value) for value in encoded.dictionary.to_pylist()], dtype=object)
-    return known[encoded.indices.to_numpy()]
+    return own + texts_of(roles.column(_AGENT), lambda agent: f"/{agent}" if agent or named else "")

@@ -18,7 +18,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.json_lines import beyond_int64
+from hindcast.formats.tables.json_lines import BEYOND, beyond, beyond_int64
 from hindcast.formats.tables.naming import TablePlan, plan_of
 from hindcast.formats.tables.read_options import check_options, column_types_of
 from hindcast.formats.tables.text_files import ends_of, head_of
@@ -32,7 +32,6 @@ _NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER: Final = 64 << 10
 _LONGEST_HEADER: Final = 8 << 20
-_BEYOND: Final = 1 << 63
 _WHOLE: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
 _ROW: Final = re.compile(r"Row #(\d+): ")
 
@@ -174,7 +173,7 @@ def _refuse_beyond(texts: pa.Table) -> None:
     """Make sure that no cell is a whole number that was made a float because no int64 holds it."""
     for name in texts.column_names:
         for row, text in enumerate(texts.column(name).to_pylist()):
-            if text is not None and _WHOLE.fullmatch(text) and not -_BEYOND <= int(text) < _BEYOND:
+            if text is not None and _WHOLE.fullmatch(text) and beyond(int(text)) is not None:
                 raise beyond_int64(row, name, text)
 
 
@@ -182,7 +181,7 @@ def _is_large(column: pa.ChunkedArray) -> bool:
     """Whether floats may have been whole numbers that no int64 holds."""
     if not pa.types.is_float64(column.type):
         return False
-    return bool(pc.any(pc.greater_equal(pc.abs(column), float(_BEYOND))).as_py())
+    return bool(pc.any(pc.greater_equal(pc.abs(column), float(BEYOND))).as_py())
 
 
 def _cell_error(error: Exception, names: Sequence[str], header: int) -> CellError:

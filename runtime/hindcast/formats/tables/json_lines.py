@@ -24,7 +24,7 @@ from hindcast.formats.layout import CellError
 from hindcast.formats.tables.text_files import BOM
 
 _DEEPEST: Final = 64
-_BEYOND: Final = 1 << 63
+BEYOND: Final = 1 << 63
 _NOT_ONE_TYPE: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
 _LONG: Final = re.compile(rb"[\s:,\[-]\d{19}")  # a whole number that may take more than 64 bits
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -137,7 +137,7 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
             raise CellError(0, f"the lists and objects of {name!r} are nested more than {_DEEPEST} deep")
         return array
     row = _first_odd(_with_numbers(values), kind)
-    number = _beyond(values[row])
+    number = beyond(values[row])
     if number is not None:
         raise beyond_int64(row, name, number)
     shown = json.dumps(values[row])[:60]
@@ -189,7 +189,7 @@ def _with_numbers(value: Any) -> Any:
 
 def _rounded(value: Any) -> Any:
     """The value, with whole numbers that do not fit into int64 as floats."""
-    return _mapped(value, lambda leaf: leaf if _beyond(leaf) is None else float(leaf))
+    return _mapped(value, lambda leaf: leaf if beyond(leaf) is None else float(leaf))
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -200,12 +200,12 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def _beyond(value: Any) -> int | None:
+def beyond(value: Any) -> int | None:
     """The first whole number in a JSON value that does not fit into int64."""
     if isinstance(value, int):
-        return None if -_BEYOND <= value < _BEYOND else value
+        return None if -BEYOND <= value < BEYOND else value
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for part in parts if (found := _beyond(part)) is not None), None)
+    return next((found for part in parts if (found := beyond(part)) is not None), None)
 
 
 def _first_odd(values: Sequence[Any], kind: pa.DataType | None) -> int:

@@ -36,6 +36,11 @@ def check_options(form: str, options: Mapping[str, Any], allowed: Collection[str
     return found
 
 
+def is_shape(value: Any) -> bool:
+    """Whether it is a list of sizes, as JSON or Python have them."""
+    return isinstance(value, list | tuple) and all(type(size) is int and size > 0 for size in value)
+
+
 def column_types_of(options: ReadOptions) -> dict[str, pa.DataType]:
     """The option `column_types`: from a column of the data to the type of its numbers.
 

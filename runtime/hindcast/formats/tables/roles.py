@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.columns.arrays import is_text
+from hindcast.formats.columns.arrays import is_text, storage_of
 from hindcast.formats.layout import CellError, refuse_null
 from hindcast.formats.rows import ACTORS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
@@ -89,30 +90,24 @@ def episodes_of(table: pa.Table, plan: TablePlan, *, is_ours: bool) -> NDArray[n
     column = table.column(name)
     refuse_null(column, name, ": every row needs the id of its episode")
     episodes = _texts(column, name)
-    agents = plan.sources.get(Columns.AGENT_ID)
-    if is_ours or agents is None or table.column(agents.columns[0]).null_count == len(table):
-        return episodes
-    agent = table.column(agents.columns[0])
-    names = _texts_or_none(agent, agents.columns[0])
-    return episodes + np.where(names == "", "", "/" + names)
+    agents = None if is_ours else _named(table, plan, Columns.AGENT_ID)
+    return episodes if agents is None else episodes + np.where(agents == "", "", "/" + agents)
 
 
 def actors_of(table: pa.Table, plan: TablePlan) -> dict[str, NDArray[np.object_]]:
     """`[R]` texts: the agent and the module of each row, if rows name them."""
-    found = {}
-    for name in ACTORS:
-        source = plan.sources.get(name)
-        if source is not None and table.column(source.columns[0]).null_count < len(table):
-            found[name] = _texts_or_none(table.column(source.columns[0]), source.columns[0])
-    return found
+    found = {name: _named(table, plan, name) for name in ACTORS}
+    return {name: texts for name, texts in found.items() if texts is not None}
 
 
-def _texts_or_none(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
-    """`[R]` as `_texts`; empty if there is no text."""
-    if not column.null_count:
-        return _texts(column, name)
+def _named(table: pa.Table, plan: TablePlan, own: str) -> NDArray[np.object_] | None:
+    """`[R]` whom rows name, empty where they name nobody; None if none does."""
+    source = plan.sources.get(own)
+    if source is None or table.column(source.columns[0]).null_count == len(table):
+        return None
+    column = table.column(source.columns[0])
     out = np.full(len(column), "", dtype=object)
-    out[column.is_valid().to_numpy()] = _texts(column.drop_null(), name)
+    out[column.is_valid().to_numpy()] = _texts(column.drop_null(), source.columns[0])
     return out
 
 
@@ -160,25 +155,24 @@ def _is_time(text: str) -> bool:
 
 
 def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
-    """One `str` for each distinct value, so that many rows cost no more objects than they have episodes.
-
-    UUIDs, Arrow's own or as 16 bytes, are their hexadecimal digits.
-    """
+    """`[R]` texts and whole numbers as text. UUIDs, Arrow's own or as 16 bytes, are their hexadecimal digits."""
     if getattr(column.type, "extension_name", None) == "arrow.uuid":
-        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+        column = storage_of(column)
     if pa.types.is_floating(column.type):
         column = pa.chunked_array([pa.array(_whole(column, name))])
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     is_uuid = pa.types.is_fixed_size_binary(kind) and kind.byte_width == _UUID_BYTES
     if not (is_uuid or is_text(kind) or pa.types.is_integer(kind)):
         raise CellError(0, f"{name!r} is a column of {kind}: expected text or whole numbers")
-    parts = []
-    for chunk in column.chunks:
-        encoded = chunk if pa.types.is_dictionary(chunk.type) else pc.dictionary_encode(chunk)
-        values = encoded.dictionary.to_pylist()
-        known = np.array([value.hex() if is_uuid else str(value) for value in values], dtype=object)
-        parts.append(known[encoded.indices.to_numpy(zero_copy_only=False)])
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=object)
+    return texts_of(column, bytes.hex if is_uuid else str)
+
+
+def texts_of(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
+    """`[R]` the text of each value; one `str` for each distinct one, so that rows cost no more than their episodes."""
+    is_encoded = pa.types.is_dictionary(column.type)
+    encoded = (column if is_encoded else pc.dictionary_encode(column)).combine_chunks()
+    known = np.array([text_of(value) for value in encoded.dictionary.to_pylist()], dtype=object)
+    return known[encoded.indices.to_numpy()]
 
 
 def _whole(column: pa.ChunkedArray, name: str) -> I64:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hindcast.episodes.block import I64, Block
+from hindcast.episodes.block import I64
 from hindcast.errors import DataError
 from hindcast.formats.data_file import DataFile, EncodedEpisodes
+from hindcast.formats.layout import RowEncoder, bytes_of
 from hindcast.storage.location import Location
 
 SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
@@ -35,64 +36,46 @@ class TextFile(DataFile):
 
     def _put(self, group: EncodedEpisodes) -> None:
         for chunk in group.table.column(0).chunks:
-            offsets = _offsets(chunk)
-            self._file.write(memoryview(chunk.buffers()[2])[offsets[0] : offsets[-1]])
+            offsets, text = bytes_of(chunk)
+            self._file.write(text[offsets[0] : offsets[-1]])
 
 
-class TextEncoder:
+class TextEncoder(RowEncoder):
     """What the encoders of text share.
 
     Attributes:
         header: the beginning of each file.
     """
 
-    suffix: str
-    compressions: tuple[str, ...] = ("none",)
+    compressions = ("none",)
     header = b""
 
-    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """See `Encoder.pieces`: never cut."""
-        yield block, False
-
     def open(self, location: Location, schema: pa.Schema, compression: str) -> TextFile:  # noqa: ARG002
-        """See `Encoder.open`."""
+        """See `RowEncoder.open`."""
         return TextFile(location, self.header)
 
     def overhead(self, schema: pa.Schema, groups: int) -> int:  # noqa: ARG002
-        """See `Encoder.overhead`."""
+        """See `RowEncoder.overhead`."""
         return len(self.header)
 
 
 def lines_of(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> EncodedEpisodes:
     """Lines, line ends included, as a group of episodes that have so many steps and lines each."""
-    offsets, ends = _offsets(lines), np.cumsum(rows)
-    return EncodedEpisodes(
-        pa.table([lines], schema=SCHEMA), length, rows, offsets[ends] - offsets[ends - rows]
-    )
+    ends = np.cumsum(rows)
+    nbytes = np.diff(bytes_of(lines)[0][np.append(0, ends)])
+    return EncodedEpisodes(pa.table([lines], schema=SCHEMA), length, rows, nbytes)
 
 
-def _offsets(lines: pa.LargeBinaryArray) -> I64:
-    return np.frombuffer(lines.buffers()[1], np.int64, count=len(lines) + 1, offset=8 * lines.offset)
-
-
-class Words(NamedTuple):
-    """How NaN and infinities are spelled."""
-
-    nan: bytes
-    infinity: bytes
-    minus_infinity: bytes
+Words = Mapping[str, bytes]
+"""How "nan", "inf" and "-inf" are spelled."""
 
 
 def json_of(values: NDArray[Any], words: Words) -> bytes:
     """An array as JSON; floats are as short as reading them back exactly allows."""
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
-    odd = values[~np.isfinite(values)] if values.dtype.kind == "f" else values[:0].reshape(-1)
-    if not len(odd):
+    if values.dtype.kind != "f" or np.isfinite(values).all():
         return text
-    spelled = [
-        words.nan if np.isnan(value) else words.infinity if value > 0 else words.minus_infinity
-        for value in odd
-    ]
+    spelled = [words[str(value)] for value in values[~np.isfinite(values)].tolist()]
     return b"".join(chain.from_iterable(zip(text.split(b"null"), [*spelled, b""], strict=True)))
 
 

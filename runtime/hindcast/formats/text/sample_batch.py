@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,14 +17,15 @@ from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import step_texts
-from hindcast.formats.columns.pickles import pickled
+from hindcast.formats.columns.packed import pack_cell
 from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import TextEncoder, Words, info_json, json_of, lines_of
 
 SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
-_WORDS: Final = Words(b"NaN", b"Infinity", b"-Infinity")  # no JSON, but what RLlib writes and reads
+# no JSON, but what RLlib writes and reads
+_WORDS: Final[Words] = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 class SampleBatchEncoder(TextEncoder):
@@ -50,7 +50,7 @@ class SampleBatchEncoder(TextEncoder):
         self._structs = {Columns.OBS: of_obs, Columns.NEXT_OBS: of_obs, Columns.ACTIONS: of_actions}
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `Encoder.encode`; there is a column of infos only in blocks in which any is not empty."""
+        """See `RowEncoder.encode`; there is a column of infos only in blocks in which any is not empty."""
         columns = {name: self._values(name, array) for name, array in self._steps.arrays(block).items()}
         infos = step_texts(block.without_details())
         if infos is not None:
@@ -89,16 +89,13 @@ def line_of(columns: Mapping[str, Any], packed: Collection[str] = ()) -> bytes:
     """
     try:
         own = {
-            name: _packed(value) if name in packed else _plain(name, value) for name, value in columns.items()
+            name: pack_cell(value) if name in packed else _plain(name, value)
+            for name, value in columns.items()
         }
         batch = {"type": SAMPLE_BATCH_LAYOUT, **own}
         return orjson.dumps(batch, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:
         raise DataError(f"a batch cannot be written as JSON: {error}") from error
-
-
-def _packed(value: Any) -> str:
-    return base64.b64encode(pa.Codec("lz4").compress(pickled(value), asbytes=True)).decode()
 
 
 def _plain(name: str, value: Any) -> Any:

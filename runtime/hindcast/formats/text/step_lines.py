@@ -28,8 +28,8 @@ from hindcast.formats.text.lines import TextEncoder, Words, info_json, lines_of,
 JSON_LAYOUT: Final = "JSON"
 CSV_LAYOUT: Final = "CSV"
 MOST_NUMBERS: Final = 1_024
-_JSON_WORDS: Final = Words(b'"NaN"', b'"Infinity"', b'"-Infinity"')
-_CSV_WORDS: Final = Words(b"NaN", b"inf", b"-inf")
+_JSON_WORDS: Final[Words] = {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}
+_CSV_WORDS: Final[Words] = {"nan": b"NaN", "inf": b"inf", "-inf": b"-inf"}
 _PLACE: Final = b"\0"
 
 
@@ -60,7 +60,7 @@ class StepEncoder(TextEncoder):
         """`[S]` the cells of infos; None if there are none."""
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `Encoder.encode`."""
+        """See `RowEncoder.encode`."""
         arrays = self.steps.arrays(block)
         parts: list[Any] = []
         for name, before in self.before.items():
