@@ -114,11 +114,10 @@ def _s3(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str]) 
         config["region"] = region or "us-east-1"
     if is_anonymous:
         config["skip_signature"] = True
-    client = _client(seconds, config.get("endpoint"))
+    requests = _requests(seconds, config.get("endpoint"))
     if certificates := given.get("AWS_CA_BUNDLE"):
-        client["root_certificate"] = _certificates(certificates)
-    store = S3Store(bucket, config=config, client_options=client, retry_config=_retries(seconds))
-    return store, f"s3://{bucket}"
+        requests["client_options"]["root_certificate"] = _certificates(certificates)
+    return S3Store(bucket, config=config, **requests), f"s3://{bucket}"
 
 
 def _gcs(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str]) -> tuple[Any, str]:
@@ -133,10 +132,7 @@ def _gcs(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str])
         config["service_account_key"] = orjson.dumps({**account, "private_key_id": ""}).decode()
     elif credentials := given.get("GOOGLE_APPLICATION_CREDENTIALS"):
         config["application_credentials"] = credentials
-    store = GCSStore(
-        bucket, config=config, client_options=_client(seconds, endpoint), retry_config=_retries(seconds)
-    )
-    return store, f"gs://{bucket}"
+    return GCSStore(bucket, config=config, **_requests(seconds, endpoint)), f"gs://{bucket}"
 
 
 def _azure(
@@ -178,29 +174,30 @@ def _azure(
     if ending and not config.get("endpoint"):
         config["endpoint"] = f"https://{name}.blob.{ending}"
     config = {key: value for key, value in config.items() if value}
-    client = _client(seconds, config.get("endpoint"))
-    store = AzureStore(container, config=config, client_options=client, retry_config=_retries(seconds))
+    store = AzureStore(container, config=config, **_requests(seconds, config.get("endpoint")))
     return store, f"abfss://{container}@{name}"
 
 
-def _client(seconds: float, endpoint: str | None) -> Any:
-    """A request may take as long as its bytes need, but no longer than this between two of them."""
-    return {
-        "connect_timeout": timedelta(seconds=min(_CONNECT_S, seconds)),
-        "read_timeout": timedelta(seconds=min(_LONGEST_ANSWER_S, seconds)),
-        "timeout": timedelta(hours=1),
-        "allow_http": bool(endpoint and endpoint.startswith("http://")),
-    }
+def _requests(seconds: float, endpoint: str | None) -> Any:
+    """How a store's requests are made and made again, as keyword arguments of obstore's stores.
 
-
-def _retries(seconds: float) -> Any:
+    A request may take as long as its bytes need, but no longer than `read_timeout` between two of them.
+    """
     return {
-        "max_retries": _MOST_TRIES,
-        "retry_timeout": timedelta(seconds=seconds),
-        "backoff": {
-            "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
-            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
-            "base": 2,
+        "client_options": {
+            "connect_timeout": timedelta(seconds=min(_CONNECT_S, seconds)),
+            "read_timeout": timedelta(seconds=min(_LONGEST_ANSWER_S, seconds)),
+            "timeout": timedelta(hours=1),
+            "allow_http": bool(endpoint and endpoint.startswith("http://")),
+        },
+        "retry_config": {
+            "max_retries": _MOST_TRIES,
+            "retry_timeout": timedelta(seconds=seconds),
+            "backoff": {
+                "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+                "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+                "base": 2,
+            },
         },
     }
 
