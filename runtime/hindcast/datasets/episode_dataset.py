@@ -31,6 +31,10 @@ class EpisodeDataset(Dataset):
         unit_bytes: most bytes of a unit.
         notes: see `Dataset`.
         repeated: how many stored episodes do not count, since they repeat others.
+
+    Attributes:
+        nbytes_stored: size of the files.
+        layouts: names of the files' layouts.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class EpisodeDataset(Dataset):
         return self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
 
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
-        """See `Dataset.unreadable`."""
+        """The files of a unit that cannot be read, and why."""
         leaves = self._leaves(columns)
         for part in unit.parts:
             try:

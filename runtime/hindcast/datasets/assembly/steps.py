@@ -49,13 +49,6 @@ class Steps:
         return len(self.row)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all columns; a text counts 64."""
-        return sum(
-            64 * column.size if column.dtype == object else column.nbytes for column in self.columns.values()
-        )
-
-    @property
     def ended(self) -> Bool:
         """`[R]` whether the episode ends with the row."""
         return self.terminated | self.truncated

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hindcast import formatting
-from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.episode_table import returns_of
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity, problem_of
 from hindcast.datasets.inspection.values import LeafValues
@@ -69,7 +69,9 @@ class Sample:
         progress: called after each unit.
     """
 
-    def __init__(self, dataset: Dataset, sample_limit: int | None, progress: Progress | None = None) -> None:
+    def __init__(
+        self, dataset: EpisodeDataset, sample_limit: int | None, progress: Progress | None = None
+    ) -> None:
         self.dataset = dataset
         self.ends = EpisodeBounds()
         self.problems: list[DataProblem] = []

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hindcast import formatting
-from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
 from hindcast.datasets.inspection.statistics import F64, ValueDistribution
 from hindcast.datasets.inspection.summary import (
@@ -41,7 +41,7 @@ _MOST_DIMENSIONS = 256
 
 
 def summarise(
-    dataset: Dataset,
+    dataset: EpisodeDataset,
     sample_limit: int | None = SAMPLE_STEPS,
     *,
     found: Sequence[DataProblem] = (),

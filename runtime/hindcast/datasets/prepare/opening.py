@@ -100,7 +100,7 @@ def open_data(
     cache: str | Path | None = None,
     watch: Watch = NOBODY,
     verify: bool = False,
-) -> Dataset:
+) -> EpisodeDataset:
     """Any data, as one dataset.
 
     Args:
