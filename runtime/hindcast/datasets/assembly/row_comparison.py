@@ -106,9 +106,7 @@ def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
 
 
 def distinct_rows(steps: Steps, rows: I64) -> I64:
-    """The rows, without those that hold the same as an earlier one of their episode."""
-    if not len(rows):
-        return rows
+    """The rows (one at least), without those that hold the same as an earlier one of their episode."""
     held = hashes([canonical(name, column[rows]) for name, column in with_flags(steps).items()])
     content = mix(held ^ mix(steps.episode[rows].astype(np.uint64)))
     order = np.argsort(content, kind="stable")

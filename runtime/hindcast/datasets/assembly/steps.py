@@ -75,9 +75,9 @@ class Steps:
         return replace(self, columns=columns, t=None if self.t is None else self.t[index], **kept)
 
     def split(self, partitions: int) -> dict[int, Steps]:
-        """The rows of each partition that has any; rows of one episode are in one, whoever asks."""
+        """The rows (one at least) of each partition that has any; rows of one episode are in one, whoever asks."""
         if partitions == 1:
-            return {0: self} if len(self) else {}
+            return {0: self}
         of_name = np.array([zlib.crc32(name.encode()) % partitions for name in self.names], dtype=np.int64)
         of_row = of_name[self.episode]
         order = np.argsort(of_row, kind="stable")

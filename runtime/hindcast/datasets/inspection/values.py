@@ -64,7 +64,7 @@ class LeafValues:
         else:
             self.spread.add(chosen)
             self.zeros += int((~flat.any(axis=1)).sum())
-        if _is_count(column) and len(self.values) <= MAX_VALUES:
+        if column.ndim == 1 and column.dtype.kind in "biu" and len(self.values) <= MAX_VALUES:
             self.values.update(_counted(column))
 
     @property
@@ -135,10 +135,6 @@ class _Wrong:
     address: StepAddress
     sentence: str
     rows: int = 0
-
-
-def _is_count(column: NDArray[Any]) -> bool:
-    return column.ndim == 1 and column.dtype.kind in "biu"
 
 
 def _counted(column: NDArray[Any]) -> dict[int, int]:
