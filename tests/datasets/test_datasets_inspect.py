@@ -31,6 +31,14 @@ def changed(block: Block, **columns: np.ndarray) -> Block:
     return block.with_columns({**block.columns, **columns})
 
 
+def test_a_reward_that_is_not_finite_spoils_the_return_of_its_episode_alone(kit, tmp_path):
+    rewards = np.array([1, 1, np.nan, 2, 2, np.inf, 3], np.float32)
+    summary = summary_of(tmp_path, changed(kit.block([2, 1, 2, 1, 1]), rewards=rewards))
+    assert summary.returns is not None
+    assert (summary.returns.count, summary.returns.min, summary.returns.max) == (3, 2, 4)
+    assert summary.rewarded_episodes == 1
+
+
 def test_a_picture_of_a_dataset(kit, tmp_path):
     block = kit.block([3, 5, 2])
     rewards = np.array([1, 0, 2, 0, 0, 0, 0, 4, 1, 1], np.float32)

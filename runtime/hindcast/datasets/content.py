@@ -78,10 +78,8 @@ class Content:
 
     def difference(self, other: Content) -> str | None:
         """What differs in the other, in words; None if they are equal."""
-        for what, mine, theirs in (
-            ("episodes", self.episodes, other.episodes),
-            ("timesteps", self.timesteps, other.timesteps),
-        ):
+        for what in ("episodes", "timesteps"):
+            mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
                 return f"{theirs:,} {what} where there were {mine:,}"
         names = sorted({*self.sums, *other.sums})

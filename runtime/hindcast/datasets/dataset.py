@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -32,16 +32,12 @@ class Dataset(ABC):
         spec: what they hold.
         units: all of them, in the dataset's order.
         digest: sha256 (hex) that changes when the data do.
-        nbytes_stored: size of the files.
-        layouts: names of the files' layouts.
         notes: what a user should know about the data, in sentences.
     """
 
     spec: DataSpec
     units: Sequence[Unit]
     digest: str
-    nbytes_stored: int
-    layouts: tuple[str, ...]
     notes: tuple[str, ...]
 
     @cached_property
@@ -70,10 +66,6 @@ class Dataset(ABC):
         Raises:
             DataError: a damaged file, or a column that the dataset does not have.
         """
-
-    @abstractmethod
-    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
-        """The files of a unit that cannot be read, and why."""
 
     @abstractmethod
     def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
@@ -240,16 +232,18 @@ class View(Dataset):
         self.spec = spec
         self.digest = digest
         self.notes = (*(note for dataset in datasets for note in dataset.notes), *notes)
-        self.nbytes_stored = sum(dataset.nbytes_stored for dataset in datasets)
-        self.layouts = tuple(dict.fromkeys(layout for dataset in datasets for layout in dataset.layouts))
         self.units = tuple(origin.as_unit(number) for number, origin in enumerate(origins))
         self._origins = origins
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON columns that the unit's dataset lacks are empty."""
         dataset, own, rows, renamed = self._origins[unit.id]
-        there, lacking = self._divided(dataset, columns)
-        block = dataset.read(own, there)
+        lacking = [leaf for leaf in self.spec.leaves if leaf not in dataset.spec.leaves]
+        if columns is not None:
+            wanted = set(columns)
+            columns = wanted.difference(lacking)
+            lacking = [leaf for leaf in lacking if leaf in wanted]
+        block = dataset.read(own, columns)
         if len(rows) < block.num_episodes:
             block = block.take(rows)
         if lacking:
@@ -264,19 +258,6 @@ class View(Dataset):
         """See `Dataset.locate`."""
         dataset, own, rows, _ = self._origins[unit.id]
         return dataset.locate(own, int(rows[episode]))
-
-    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
-        """See `Dataset.unreadable`."""
-        dataset, own, _, _ = self._origins[unit.id]
-        return dataset.unreadable(own, self._divided(dataset, columns)[0])
-
-    def _divided(self, dataset: Dataset, columns: Iterable[str] | None) -> tuple[set[str] | None, list[str]]:
-        """The columns to read of a dataset, and the leaves (JSON, named like their columns) that it lacks."""
-        lacking = [leaf for leaf in self.spec.leaves if leaf not in dataset.spec.leaves]
-        if columns is None:
-            return None, lacking
-        wanted = set(columns)
-        return wanted.difference(lacking), [leaf for leaf in lacking if leaf in wanted]
 
 
 def _indices(episodes: Episodes, total: int) -> I64:

@@ -31,6 +31,10 @@ class EpisodeDataset(Dataset):
         unit_bytes: most bytes of a unit.
         notes: see `Dataset`.
         repeated: how many stored episodes do not count, since they repeat others.
+
+    Attributes:
+        nbytes_stored: size of the files.
+        layouts: names of the files' layouts.
     """
 
     def __init__(
@@ -55,12 +59,13 @@ class EpisodeDataset(Dataset):
         """See `Dataset.read`."""
         leaves = self._leaves(columns)
         stored = Block.concat(self._read_parts(unit.parts, leaves))
-        counting = counting_rows(self._groups(unit))
+        groups = self._groups(unit)
+        counting = counting_rows(groups)
         if stored.num_episodes != len(counting):
             raise self._changed(unit)
         if not counting.all():
             stored = stored.take(np.flatnonzero(counting))
-        block = join(stored, continued_rows(self._groups(unit))[counting])
+        block = join(stored, continued_rows(groups)[counting])
         if not np.array_equal(block.length, unit.lengths):
             raise self._changed(unit)
         return block
@@ -72,7 +77,7 @@ class EpisodeDataset(Dataset):
         return self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
 
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
-        """See `Dataset.unreadable`."""
+        """The files of a unit that cannot be read, and why."""
         leaves = self._leaves(columns)
         for part in unit.parts:
             try:
@@ -122,11 +127,9 @@ class EpisodeDataset(Dataset):
     def _locate_stored(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
         """File and Parquet row in it of one that is counted over some parts."""
         for part in parts:
-            first = 0
-            for i, group in enumerate(self._files[part.path].entry.row_groups):
-                if i in part.row_groups:
-                    if row < group.rows:
-                        return part.path, first + row
-                    row -= group.rows
-                first += group.rows
+            groups = self._files[part.path].entry.row_groups
+            for i in part.row_groups:
+                if row < groups[i].rows:
+                    return part.path, sum(group.rows for group in groups[:i]) + row
+                row -= groups[i].rows
         raise IndexError(f"{parts} have {row} rows less")

@@ -46,7 +46,7 @@ class EpisodeTable(NamedTuple):
         none = np.zeros(0, dtype=np.bool_)
         parts = [cls(none.astype(object), none.astype(np.int64), none, none, np.zeros(0))]
         for block in blocks:
-            returns = _returns(block) if with_returns else np.zeros(0)
+            returns = returns_of(block) if with_returns else np.zeros(0)
             parts.append(cls(block.eps_id, block.length, block.terminated, block.truncated, returns))
         eps_id, length, terminated, truncated, returns = (
             np.concatenate(column) for column in zip(*parts, strict=True)
@@ -65,8 +65,7 @@ class EpisodeTable(NamedTuple):
         for value in wanted:
             _check_comparable(term, value)
         if term.op == "in":
-            found: Bool = np.isin(values, np.array(wanted, dtype=values.dtype))
-            return found
+            return np.isin(values, wanted)
         return COMPARE[term.op](values, term.value).astype(np.bool_)
 
     def shuffled(self, purpose: str, seed: int) -> I64:
@@ -79,7 +78,12 @@ class EpisodeTable(NamedTuple):
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
-def _returns(block: Block) -> NDArray[np.float64]:
+def returns_of(block: Block) -> NDArray[np.float64]:
+    """`[N]` the sum of each episode's rewards.
+
+    Raises:
+        DataError: rewards of more than one number a step.
+    """
     rewards = block.columns[Columns.REWARDS].astype(np.float64)
     if rewards.ndim > 1:
         raise DataError(f"the rewards have the shape {list(rewards.shape[1:])}, so there is no return")

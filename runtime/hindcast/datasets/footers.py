@@ -62,8 +62,7 @@ def index_file(location: Location, relative: str) -> Indexed:
     """
     checksum, size = fingerprint(location)
     with open_parquet(location) as file:
-        layout = _layout(location, file)
-        contents = _contents(location, file, layout)
+        layout, contents = _contents(location, file)
         found = sum(len(lengths) for lengths in contents.lengths)
         if found != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
             reason = f"it has {found} rows, but its footer says {file.metadata.num_rows}"
@@ -91,20 +90,15 @@ def describe_file(location: Location) -> tuple[DataSpec, str]:
         DataError: as `index_file`.
     """
     with open_parquet(location) as file:
-        layout = _layout(location, file)
-        return _contents(location, file, layout).spec, layout
+        layout, contents = _contents(location, file)
+    return contents.spec, layout
 
 
-def _layout(location: Location, file: pq.ParquetFile) -> str:
+def _contents(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
+    """The name of the file's layout, and what is in it."""
     try:
-        return layout_of_schema(file.schema_arrow)
-    except DataError as error:
-        raise type(error)(f"{location}: {error}") from error
-
-
-def _contents(location: Location, file: pq.ParquetFile, layout: str) -> Contents:
-    try:
-        return LAYOUTS[layout].contents(file)
+        layout = layout_of_schema(file.schema_arrow)
+        return layout, LAYOUTS[layout].contents(file)
     except CellError as error:
         raise error.in_file(str(location), error.row) from error
     except DataError as error:

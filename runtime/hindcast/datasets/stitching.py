@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from hindcast.datasets.content import contents_of, find_repeats
@@ -11,36 +12,31 @@ from hindcast.datasets.footers import Indexed
 from hindcast.formats.entries import EpisodePart
 from hindcast.formats.spec import DataSpec
 
-StoredRow = tuple[int, int, int]  # file, row group, stored row
+Place = tuple[int, int, int]  # file, row group, stored row
 
 
-class Stitched(NamedTuple):
-    """An episode: the stored rows that make it, in order.
+class StoredRow(NamedTuple):
+    """A row of a file.
 
     Attributes:
-        eps_id: its id; None in a file that Hindcast wrote, whose rows are not known yet.
-        rows: which they are.
+        place: which it is.
+        run: what it is of an episode; None in a file that Hindcast wrote, whose rows are not known yet.
+        steps: how many it has.
+        continues: it is marked as continuing the row before.
     """
 
-    eps_id: str | None
-    rows: list[StoredRow]
+    place: Place
+    run: EpisodePart | None
+    steps: int
+    continues: bool
 
 
 def stitch(files: Sequence[Indexed]) -> list[Indexed]:
     """The files, with runs marked that continue the one before, across row groups and files."""
-    continued: set[StoredRow] = set()
-    before: tuple[EpisodePart, int] | None = None
-    for number, file in enumerate(files):
-        runs = iter(file.runs)
-        for i, group in enumerate(file.entry.row_groups if file.runs else ()):
-            for row, length in enumerate(group.lengths):
-                run = next(runs)
-                if before is not None and _follows(run, *before):
-                    continued.add((number, i, row))
-                before = run, length
-        if not file.runs:
-            before = None
-    return _marked(files, continued, "continued")
+    if not any(file.runs for file in files):
+        return list(files)
+    neighbours = pairwise(_stored_rows(files))
+    return _marked(files, {row.place for before, row in neighbours if _follows(row, before)}, "continued")
 
 
 def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], int]:
@@ -53,29 +49,28 @@ def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], 
     """
     if not any(file.runs for file in files):
         return files, 0
-    episodes = _stitched_episodes(files)
-    ids = {number: episode.eps_id for number, episode in enumerate(episodes) if episode.eps_id is not None}
+    episodes: list[list[StoredRow]] = []
+    for row in _stored_rows(files):
+        if not episodes or not row.continues:
+            episodes.append([])
+        episodes[-1].append(row)
+    ids = {number: rows[0].run.eps_id for number, rows in enumerate(episodes) if rows[0].run is not None}
     repeats = find_repeats(ids, lambda several: contents_of(EpisodeDataset(spec, files), several))
-    dropped = {row for number in repeats.same for row in episodes[number].rows}
+    dropped = {row.place for number in repeats.same for row in episodes[number]}
     return _marked(files, dropped, "dropped"), len(repeats.same)
 
 
-def _stitched_episodes(files: Sequence[Indexed]) -> list[Stitched]:
-    """The episodes of files that were stitched, in the dataset's order."""
-    episodes: list[Stitched] = []
+def _stored_rows(files: Sequence[Indexed]) -> Iterator[StoredRow]:
+    """All rows of all files, in order."""
     for number, file in enumerate(files):
         runs = iter(file.runs)
         for i, group in enumerate(file.entry.row_groups):
             continued = set(group.continued)
-            for row in range(group.rows):
-                run = next(runs, None)
-                if not episodes or row not in continued:
-                    episodes.append(Stitched(None if run is None else run.eps_id, []))
-                episodes[-1].rows.append((number, i, row))
-    return episodes
+            for row, steps in enumerate(group.lengths):
+                yield StoredRow((number, i, row), next(runs, None), steps, row in continued)
 
 
-def _marked(files: Sequence[Indexed], stored: set[StoredRow], field: str) -> list[Indexed]:
+def _marked(files: Sequence[Indexed], stored: set[Place], field: str) -> list[Indexed]:
     """The files with these rows among the `continued` or `dropped` ones of their row groups."""
     rows: dict[tuple[int, int], list[int]] = {}
     for number, i, row in stored:
@@ -92,7 +87,8 @@ def _marked(files: Sequence[Indexed], stored: set[StoredRow], field: str) -> lis
     return marked
 
 
-def _follows(run: EpisodePart, before: EpisodePart, steps: int) -> bool:
-    if run.eps_id != before.eps_id or before.ended:
+def _follows(row: StoredRow, before: StoredRow) -> bool:
+    run, earlier = row.run, before.run
+    if run is None or earlier is None or run.eps_id != earlier.eps_id or earlier.ended:
         return False
-    return run.t_started == before.t_started + steps
+    return run.t_started == earlier.t_started + before.steps

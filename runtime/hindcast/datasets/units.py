@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -88,14 +90,11 @@ def bytes_in_memory(spec: DataSpec, group: RowGroup) -> int:
 
 
 def _unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> Unit:
-    parts: list[FilePart] = []
-    for path, i, _ in groups:
-        if parts and parts[-1].path == path:
-            parts[-1] = FilePart(path, (*parts[-1].row_groups, i))
-        else:
-            parts.append(FilePart(path, (i,)))
+    parts = tuple(
+        FilePart(path, tuple(i for _, i, _ in own)) for path, own in groupby(groups, key=itemgetter(0))
+    )
     rows = [group for _, _, group in groups]
     counting = counting_rows(rows)
     lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in rows])[counting]
     heads = np.flatnonzero(~continued_rows(rows)[counting])
-    return Unit(number, tuple(parts), np.add.reduceat(lengths, heads), nbytes)
+    return Unit(number, parts, np.add.reduceat(lengths, heads), nbytes)

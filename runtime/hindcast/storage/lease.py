@@ -147,9 +147,7 @@ def _lease_in_store(state: Location) -> Iterator[Guard]:
     try:
         lease = Lease.take(state.child(LOCK), _mark(token), _refuse_while_alive, _lost)
         lease.remove_older()
-        renewing = threading.Thread(
-            target=_renew, args=(lease, token, ended), name="hindcast-lease", daemon=True
-        )
+        renewing = threading.Thread(target=_renew, args=(lease, ended), name="hindcast-lease", daemon=True)
         renewing.start()
         has_failed = False
         try:
@@ -168,12 +166,12 @@ def _lease_in_store(state: Location) -> Iterator[Guard]:
         _held.discard(token)
 
 
-def _renew(lease: Lease, token: str, ended: threading.Event) -> None:
+def _renew(lease: Lease, ended: threading.Event) -> None:
     """Renew the mark regularly, until the lease has ended or another process has it."""
     while not ended.wait(_RENEWED_EVERY_S):
         try:
             lease.check()
-            lease.write(_mark(token))
+            lease.write(_mark(lease.token))
         except OutputConflict:
             return
         except UserError:  # the store may be back the next time

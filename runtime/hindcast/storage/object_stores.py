@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -28,7 +28,7 @@ _CONNECT_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 5.0
 _MOST_TRIES: Final = 1000  # the patience ends first
 _ANONYMOUS: Final = "anonymous@"
-_AZURE_HOST: Final = re.compile(r"^(?:(?P<container>[^@/]+)@)(?P<account>[^./]+)(?P<suffix>\.[^/]+)?$")
+_AZURE_HOST: Final = re.compile(r"^([^@/]+)@([^./]+)(\.[^/]+)?$")  # container, account, suffix
 _CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
 _AWS_IDENTITIES: Final = (
     "AWS_ACCESS_KEY_ID",
@@ -42,15 +42,8 @@ _VARIABLES: Final = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 Opener = Callable[..., tuple[Any, str]]
 
 
-class Bucket(NamedTuple):
-    """A bucket, and the path of a URI in it."""
-
-    backend: ObjectFiles
-    path: str
-
-
-def bucket_of(scheme: str, rest: str) -> Bucket | None:
-    """The bucket that a URI names; None if its scheme is not that of a cloud.
+def bucket_of(scheme: str, rest: str) -> tuple[ObjectFiles, str] | None:
+    """The bucket that a URI names, and the path in it; None if its scheme is not that of a cloud.
 
     Raises:
         StorageError: an invalid URI or environment.
@@ -59,13 +52,12 @@ def bucket_of(scheme: str, rest: str) -> Bucket | None:
         opener = _s3 if scheme == "s3" else _gcs
         is_anonymous = rest.startswith(_ANONYMOUS)
         name, _, path = rest.removeprefix(_ANONYMOUS).partition("/")
-        return Bucket(_opened(opener, _named(scheme, name), is_anonymous), path.strip("/"))
+        return _opened(opener, _named(scheme, name), is_anonymous), path.strip("/")
     if scheme in ("abfs", "abfss", "az"):
         host, _, path = rest.partition("/")
         found = _AZURE_HOST.match(host)
-        if found is None:
-            return Bucket(_opened(_azure, _named(scheme, host), None, None), path.strip("/"))
-        return Bucket(_opened(_azure, found["container"], found["account"], found["suffix"]), path.strip("/"))
+        named = (_named(scheme, host), None, None) if found is None else found.groups()
+        return _opened(_azure, *named), path.strip("/")
     return None
 
 
@@ -114,11 +106,10 @@ def _s3(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str]) 
         config["region"] = region or "us-east-1"
     if is_anonymous:
         config["skip_signature"] = True
-    client = _client(seconds, config.get("endpoint"))
+    requests = _requests(seconds, config.get("endpoint"))
     if certificates := given.get("AWS_CA_BUNDLE"):
-        client["root_certificate"] = _certificates(certificates)
-    store = S3Store(bucket, config=config, client_options=client, retry_config=_retries(seconds))
-    return store, f"s3://{bucket}"
+        requests["client_options"]["root_certificate"] = _certificates(certificates)
+    return S3Store(bucket, config=config, **requests), f"s3://{bucket}"
 
 
 def _gcs(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str]) -> tuple[Any, str]:
@@ -133,10 +124,7 @@ def _gcs(bucket: str, is_anonymous: bool, seconds: float, given: dict[str, str])
         config["service_account_key"] = orjson.dumps({**account, "private_key_id": ""}).decode()
     elif credentials := given.get("GOOGLE_APPLICATION_CREDENTIALS"):
         config["application_credentials"] = credentials
-    store = GCSStore(
-        bucket, config=config, client_options=_client(seconds, endpoint), retry_config=_retries(seconds)
-    )
-    return store, f"gs://{bucket}"
+    return GCSStore(bucket, config=config, **_requests(seconds, endpoint)), f"gs://{bucket}"
 
 
 def _azure(
@@ -178,29 +166,30 @@ def _azure(
     if ending and not config.get("endpoint"):
         config["endpoint"] = f"https://{name}.blob.{ending}"
     config = {key: value for key, value in config.items() if value}
-    client = _client(seconds, config.get("endpoint"))
-    store = AzureStore(container, config=config, client_options=client, retry_config=_retries(seconds))
+    store = AzureStore(container, config=config, **_requests(seconds, config.get("endpoint")))
     return store, f"abfss://{container}@{name}"
 
 
-def _client(seconds: float, endpoint: str | None) -> Any:
-    """A request may take as long as its bytes need, but no longer than this between two of them."""
-    return {
-        "connect_timeout": timedelta(seconds=min(_CONNECT_S, seconds)),
-        "read_timeout": timedelta(seconds=min(_LONGEST_ANSWER_S, seconds)),
-        "timeout": timedelta(hours=1),
-        "allow_http": bool(endpoint and endpoint.startswith("http://")),
-    }
+def _requests(seconds: float, endpoint: str | None) -> Any:
+    """How a store's requests are made and made again, as keyword arguments of obstore's stores.
 
-
-def _retries(seconds: float) -> Any:
+    A request may take as long as its bytes need, but no longer than `read_timeout` between two of them.
+    """
     return {
-        "max_retries": _MOST_TRIES,
-        "retry_timeout": timedelta(seconds=seconds),
-        "backoff": {
-            "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
-            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
-            "base": 2,
+        "client_options": {
+            "connect_timeout": timedelta(seconds=min(_CONNECT_S, seconds)),
+            "read_timeout": timedelta(seconds=min(_LONGEST_ANSWER_S, seconds)),
+            "timeout": timedelta(hours=1),
+            "allow_http": bool(endpoint and endpoint.startswith("http://")),
+        },
+        "retry_config": {
+            "max_retries": _MOST_TRIES,
+            "retry_timeout": timedelta(seconds=seconds),
+            "backoff": {
+                "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+                "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+                "base": 2,
+            },
         },
     }
 

@@ -115,11 +115,13 @@ def filter_(
     ] = None,
 ) -> None:
     """Keep the episodes selected by --where and --top; --rows selects timesteps within them."""
-    from hindcast.datasets.curate.operations import filter_data
+    from hindcast.datasets.curate.operations import convert_data
 
     target = write.target(destination)
     with watching(screen, "data filter") as watch:
-        written = filter_data(read.reading([source]), target, where or (), top, watch)
+        written = convert_data(
+            read.reading([source]), target, watch, lambda dataset: dataset.filter(*where or (), top=top)
+        )
     show(screen, [source], written)
 
 
@@ -140,18 +142,15 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw episodes at random, without replacement."""
-    from hindcast.datasets.curate.operations import sample_data
+    from hindcast.datasets.curate.operations import convert_data
 
     target = write.target(destination)
     with watching(screen, "data sample") as watch:
-        written = sample_data(
+        written = convert_data(
             read.reading([source]),
             target,
-            episodes=episodes,
-            timesteps=timesteps,
-            fraction=fraction,
-            seed=seed,
-            watch=watch,
+            watch,
+            lambda dataset: dataset.sample(episodes, timesteps=timesteps, fraction=fraction, seed=seed),
         )
     show(screen, [source], written)
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hindcast.datasets.assembly.row_comparison import (
-    Ranking,
     chained_episodes,
-    distinct_rows,
+    chains_of,
     follows,
     has_next,
-    link,
     repeated_runs,
     same_rows,
 )
@@ -199,9 +197,11 @@ def _as_stored(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
     gap, restart = _broken(steps, index, chained)
     doubtful = np.unique(steps.episode[index][1:][gap | restart])
     if chain and len(doubtful) and has_next(steps):
-        chained, ranking = chained_episodes(steps, doubtful)
-        index, repeated = _ranked(steps, index, chained, ranking, rules)
-        found |= repeated
+        chained, rows = chained_episodes(steps, doubtful)
+        is_chained = np.isin(steps.episode[index], chained)
+        found |= _repeated_rows(steps, np.setdiff1d(index[is_chained], rows), rules)
+        index = np.concatenate([index[~is_chained], rows])
+        index = index[np.argsort(steps.episode[index], kind="stable")]
         gap, _ = _broken(steps, index, chained)
     order = _cut(steps, rules, index, gap & (not rules.joins), lambda _: _UNORDERED)
     orders = {"stored": len(np.unique(steps.episode[index])) - len(chained), "chain": len(chained)}
@@ -226,18 +226,6 @@ def _once(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Findi
     )
 
 
-def _ranked(
-    steps: Steps, index: I64, chained: I64, ranking: Ranking, rules: Rules
-) -> tuple[I64, dict[Kind, Finding]]:
-    """The rows in their order once episodes were chained, without those that repeat others of theirs."""
-    repeated = np.isin(steps.episode[index], chained) & ~np.isin(index, ranking.rows)
-    rank = np.arange(len(steps))
-    rank[ranking.rows] = ranking.rank
-    kept = index[~repeated]
-    found = _repeated(steps, np.sort(index[repeated]), rules, "duplicates", "it repeats another row")
-    return kept[np.lexsort((rank[kept], steps.episode[kept]))], found
-
-
 def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind, what: str) -> dict[Kind, Finding]:
     """Rows that do not count, unless the rules refuse them: what the first of them does, says the refusal."""
     if not len(rows):
@@ -247,24 +235,25 @@ def _repeated(steps: Steps, rows: I64, rules: Rules, kind: Kind, what: str) -> d
     return {kind: rules.finding(steps, np.sort(rows))}
 
 
+def _repeated_rows(steps: Steps, rows: I64, rules: Rules) -> dict[Kind, Finding]:
+    """Rows that do not count, since they repeat others that were chained."""
+    return _repeated(steps, rows, rules, "duplicates", "it repeats another row")
+
+
 def _chained(steps: Steps, rules: Rules) -> RowOrder:
     """By chaining alone; rows of an episode in several chains are pieces of it."""
     if not has_next(steps):
         raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain uses")
-    rows = distinct_rows(steps, np.arange(len(steps)))
-    links = link(steps.take(rows))
-    if links.ambiguous.any():
-        row = int(rows[np.flatnonzero(links.ambiguous)[0]])
+    all_rows = np.arange(len(steps))
+    index, chain, ambiguous = chains_of(steps, all_rows)
+    if ambiguous.any():
         raise rules.refuse(
             steps,
-            row,
+            int(index[ambiguous].min()),
             "an observation occurs twice in the episode, so its rows cannot be chained; choose another order",
         )
-    by_chain = np.lexsort((links.place, links.chain, steps.episode[rows]))
-    index, chain = rows[by_chain], links.chain[by_chain]
     episode = steps.episode[index]
     gap = (episode[1:] == episode[:-1]) & (chain[1:] != chain[:-1]) & ~steps.ended[index][:-1]
     order = _cut(steps, rules, index, gap, lambda _: _UNCHAINED)
-    again = np.setdiff1d(np.arange(len(steps)), rows)
-    found = _repeated(steps, again, rules, "duplicates", "it repeats another row")
+    found = _repeated_rows(steps, np.setdiff1d(all_rows, index), rules)
     return replace(order, orders={"chain": len(np.unique(steps.episode))}, found=found | order.found)

@@ -106,9 +106,7 @@ def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
 
 
 def distinct_rows(steps: Steps, rows: I64) -> I64:
-    """The rows, without those that hold the same as an earlier one of their episode."""
-    if not len(rows):
-        return rows
+    """The rows (one at least), without those that hold the same as an earlier one of their episode."""
     held = hashes([canonical(name, column[rows]) for name, column in with_flags(steps).items()])
     content = mix(held ^ mix(steps.episode[rows].astype(np.uint64)))
     order = np.argsort(content, kind="stable")
@@ -130,25 +128,18 @@ def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
     return list(zip(*(leaf_numbers(name, column[index], bounds) for name, column in columns), strict=True))
 
 
-class Links(NamedTuple):
-    """Chains of rows.
+class Chains(NamedTuple):
+    """Rows by episode, chain and place in it. Shape suffix: K = rows that count.
 
     Attributes:
-        chain: `[R]` which chain of its episode the row is in; chains are numbered as their first stored rows are.
-        place: `[R]` the row's place in it.
-        ambiguous: `[R]` rows of episodes in which an observation occurs twice, or rows form a circle.
+        rows: `[K]` which they are.
+        chain: `[K]` which chain of its episode the row is in; chains are numbered as their first stored rows are.
+        ambiguous: `[K]` rows of episodes in which an observation occurs twice, or rows form a circle.
     """
 
-    chain: I64
-    place: I64
-    ambiguous: Bool
-
-
-class Ranking(NamedTuple):
-    """A rank for some of the rows, which puts those of one episode in order."""
-
     rows: I64
-    rank: I64
+    chain: I64
+    ambiguous: Bool
 
 
 def has_next(steps: Steps) -> bool:
@@ -156,27 +147,30 @@ def has_next(steps: Steps) -> bool:
     return bool(leaves_of(Columns.NEXT_OBS, steps.columns))
 
 
-def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, Ranking]:
-    """Of some episodes those whose rows make one chain, which ends where the episode does; and their order.
+def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
+    """Of some episodes those whose rows make one chain, which ends where the episode does; and their rows in order."""
+    found = chains_of(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
+    episode = steps.episode[found.rows]
+    last = np.append(episode[1:] != episode[:-1], True)
+    doubtful = found.ambiguous | (found.chain > 0) | (steps.ended[found.rows] & ~last)
+    good = np.setdiff1d(episodes, episode[doubtful])
+    return good, found.rows[np.isin(episode, good)]
+
+
+def chains_of(steps: Steps, rows: I64) -> Chains:
+    """The chains that some rows make in each episode.
 
     Rows that hold the same as another count once: an episode that came to the same transition twice would be a
     circle, and no chain.
     """
-    rows = distinct_rows(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
-    chosen = steps.take(rows)
-    links = link(chosen)
-    last = np.ones(len(chosen), dtype=np.bool_)
-    order = np.lexsort((links.place, links.chain, chosen.episode))
-    ordered = chosen.episode[order]
-    last[order[:-1]] = ordered[1:] != ordered[:-1]
-    doubtful = links.ambiguous | (links.chain > 0) | (chosen.ended & ~last)
-    good = np.setdiff1d(episodes, chosen.episode[doubtful])
-    kept = np.isin(chosen.episode, good)
-    return good, Ranking(rows[kept], links.place[kept])
+    rows = distinct_rows(steps, rows)
+    chain, place, ambiguous = _linked(steps.take(rows))
+    order = np.lexsort((place, chain, steps.episode[rows]))
+    return Chains(rows[order], chain[order], ambiguous[order])
 
 
-def link(steps: Steps) -> Links:
-    """The chains that the rows of each episode make."""
+def _linked(steps: Steps) -> tuple[I64, I64, Bool]:
+    """`[R]` each: a row's chain, its place in that, and whether it is ambiguous; see `Chains`."""
     count = len(steps)
     names = leaves_of(Columns.OBS, steps.columns)
     own = mix(steps.episode.astype(np.uint64))
@@ -200,7 +194,7 @@ def link(steps: Steps) -> Links:
     np.minimum.at(first, end, np.arange(count))
     longest = np.zeros(count, dtype=np.int64)
     np.maximum.at(longest, end, distance)
-    return Links(_numbered(steps.episode, first[end]), longest[end] - distance, ambiguous)
+    return _numbered(steps.episode, first[end]), longest[end] - distance, ambiguous
 
 
 def _ranked(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -78,11 +79,10 @@ class Findings(Stored):
     @classmethod
     def merged(cls, parts: Sequence[Findings]) -> Findings:
         """Of all parts together; the first place is that of the first part."""
-        orders: dict[str, int] = {}
+        orders: Counter[str] = Counter()
         found: dict[Kind, Finding] = {}
         for part in parts:
-            for name, count in part.orders.items():
-                orders[name] = orders.get(name, 0) + count
+            orders.update(part.orders)
             for kind, finding in part.found.items():
                 known = found.get(kind)
                 total = finding.count + (known.count if known else 0)
@@ -91,7 +91,7 @@ class Findings(Stored):
             rows=sum(part.rows for part in parts),
             episodes=sum(part.episodes for part in parts),
             timesteps=sum(part.timesteps for part in parts),
-            orders=orders,
+            orders=dict(orders),
             found=found,
         )
 
@@ -180,15 +180,18 @@ def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
 def keep_whole_episodes(block: Block, rules: Rules) -> tuple[Block, Findings]:
     """The episodes that the rules keep, and what was found."""
     unfinished = _unfinished(block, rules)
-    if not len(unfinished):
-        return block, _findings(block, block.num_steps)
-    first = str(block.eps_id[unfinished[0]])
-    if rules.spec.unfinished == "Keep":
-        finding = Finding(count=len(unfinished), eps_id=first)
-        return block, _findings(block, block.num_steps).model_copy(update={"found": {"unfinished": finding}})
-    kept = block.take(np.setdiff1d(np.arange(block.num_episodes), unfinished))
-    finding = Finding(count=block.num_steps - kept.num_steps, eps_id=first)
-    return kept, _findings(kept, block.num_steps).model_copy(update={"found": {"dropped": finding}})
+    kept, found = block, dict[Kind, Finding]()
+    if len(unfinished):
+        first = str(block.eps_id[unfinished[0]])
+        if rules.spec.unfinished == "Keep":
+            found["unfinished"] = Finding(count=len(unfinished), eps_id=first)
+        else:
+            kept = block.take(np.setdiff1d(np.arange(block.num_episodes), unfinished))
+            found["dropped"] = Finding(count=block.num_steps - kept.num_steps, eps_id=first)
+    findings = Findings(
+        rows=block.num_steps, episodes=kept.num_episodes, timesteps=kept.num_steps, found=found
+    )
+    return kept, findings
 
 
 def _unfinished(block: Block, rules: Rules) -> I64:
@@ -196,7 +199,3 @@ def _unfinished(block: Block, rules: Rules) -> I64:
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(~block.terminated & ~block.truncated)
-
-
-def _findings(block: Block, rows: int) -> Findings:
-    return Findings(rows=rows, episodes=block.num_episodes, timesteps=block.num_steps)

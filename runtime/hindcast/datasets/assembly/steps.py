@@ -49,13 +49,6 @@ class Steps:
         return len(self.row)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all columns; a text counts 64."""
-        return sum(
-            64 * column.size if column.dtype == object else column.nbytes for column in self.columns.values()
-        )
-
-    @property
     def counts_time(self) -> bool:
         """Whether `t` counts the timesteps: the next one's is one more. Dates and times only order them."""
         return self.t is not None and self.t.dtype.kind != "M"
@@ -87,9 +80,9 @@ class Steps:
         return replace(self, columns=columns, t=None if self.t is None else self.t[index], **kept)
 
     def split(self, partitions: int) -> dict[int, Steps]:
-        """The rows of each partition that has any; rows of one episode are in one, whoever asks."""
+        """The rows (one at least) of each partition that has any; rows of one episode are in one, whoever asks."""
         if partitions == 1:
-            return {0: self} if len(self) else {}
+            return {0: self}
         of_name = np.array([zlib.crc32(name.encode()) % partitions for name in self.names], dtype=np.int64)
         of_row = of_name[self.episode]
         order = np.argsort(of_row, kind="stable")

@@ -1,4 +1,4 @@
-"""Convert, merge, split, filter and sample datasets. Each writes its result in any format."""
+"""Datasets made of others: all of their episodes, some of them, merged or split. Each is written in any format."""
 
 from __future__ import annotations
 
@@ -20,14 +20,20 @@ from hindcast.storage.location import Location, resolve
 _ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
 
 
-def convert_data(reading: Reading, target: Target, watch: Watch = NOBODY) -> Written:
-    """Write all that is read.
+def convert_data(
+    reading: Reading,
+    target: Target,
+    watch: Watch = NOBODY,
+    choose: Callable[[Dataset], Dataset] = lambda dataset: dataset,
+) -> Written:
+    """Write all that is read, or the episodes that `choose` gives of them, such as `Dataset.filter` does.
 
     Raises:
         SpecError: a destination that overlaps a source.
-        UserError: as `write`, and what cannot be read.
+        UserError: as `write`, and what cannot be read or chosen.
     """
-    return _written(reading, target, watch, lambda dataset: dataset)
+    _refuse_overlap([reading], [target.folder])
+    return _write(choose(open_data(reading, watch=watch)), [reading], target, watch)
 
 
 def merge_data(
@@ -55,37 +61,6 @@ def split_data(
         check_target(part, target)
     first, second = (_write(part, [reading], target, watch) for part, target in parts)
     return first, second
-
-
-def filter_data(
-    reading: Reading, target: Target, where: Sequence[str], top: float | None = None, watch: Watch = NOBODY
-) -> Written:
-    """Write the episodes that terms choose; see `Dataset.filter`."""
-    return _written(reading, target, watch, lambda dataset: dataset.filter(*where, top=top))
-
-
-def sample_data(
-    reading: Reading,
-    target: Target,
-    *,
-    episodes: int | None = None,
-    timesteps: int | None = None,
-    fraction: float | None = None,
-    seed: int = 0,
-    watch: Watch = NOBODY,
-) -> Written:
-    """Write episodes drawn at random; see `Dataset.sample`."""
-    return _written(
-        reading,
-        target,
-        watch,
-        lambda dataset: dataset.sample(episodes, timesteps=timesteps, fraction=fraction, seed=seed),
-    )
-
-
-def _written(reading: Reading, target: Target, watch: Watch, choose: Callable[[Dataset], Dataset]) -> Written:
-    _refuse_overlap([reading], [target.folder])
-    return _write(choose(open_data(reading, watch=watch)), [reading], target, watch)
 
 
 def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, watch: Watch) -> Written:

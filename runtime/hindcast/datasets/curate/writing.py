@@ -240,10 +240,7 @@ def _read_back(target: Target, watch: Watch) -> Iterator[Dataset]:
 
 
 def _content_of(dataset: Dataset, units: range) -> Content:
-    total = Content()
-    for number in units:
-        total += Content.of(dataset.read(dataset.units[number]))
-    return total
+    return sum((Content.of(dataset.read(dataset.units[number])) for number in units), Content())
 
 
 def _refusal(target: Target, difference: str, finished: bool) -> DataError:

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress
+from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import DataProblem, Summary, problem_of, worst_first
 from hindcast.datasets.inspection.survey import Described, Finder, compatible, survey
 from hindcast.datasets.prepare.opening import ready
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import Found, find, recognised
-from hindcast.datasets.sources import DataFiles
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -48,8 +47,9 @@ def inspect_data(
     except DataError as error:
         return _file_by_file(reading, finder, error, sample_limit, watch)
     notes = [DataProblem(severity="info", message=note) for note in found.notes]
+    dataset, problems = survey(found.files, reading.options.columns)
     progress = partial(watch.progress, "Looking")
-    summary = _surveyed(found.files, notes, sample_limit, reading.options.columns, progress)
+    summary = summarise(dataset, sample_limit, found=[*notes, *problems], progress=progress)
     if not found.is_prepared:
         return summary
     known, _ = recognised(find(reading), reading)
@@ -75,10 +75,10 @@ def _file_by_file(
         DataError: the given error, if there is nothing to add.
     """
     if reading.is_plain:
-        columns = reading.options.columns
         is_foreign = isinstance(finder.error, NotReadable)
         if finder.files is not None:
-            own = _surveyed(finder.files, finder.problems, sample_limit, columns)
+            dataset, problems = survey(finder.files, reading.options.columns)
+            own = summarise(dataset, sample_limit, found=[*finder.problems, *problems])
             if own.episodes or not is_foreign:
                 return own
         elif not is_foreign:
@@ -90,10 +90,14 @@ def _file_by_file(
         raise error from None
     if not problems or len(files) + len(problems) < 2:
         raise error
-    if not files:
-        return summarise(EpisodeDataset(DataSpec(), []), found=problems)
-    rest = _rest(replace(reading, paths=tuple(files)), sample_limit, watch)
-    return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
+    if files:
+        try:
+            rest = inspect_data(replace(reading, paths=tuple(files)), sample_limit=sample_limit, watch=watch)
+        except DataError as together:
+            problems.append(DataProblem(severity="error", kind="unreadable", message=str(together)))
+        else:
+            return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
+    return summarise(EpisodeDataset(DataSpec(), []), found=problems)
 
 
 def _usable(reading: Reading) -> tuple[list[Location], list[DataProblem]]:
@@ -138,15 +142,6 @@ def _with_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> Data
     return spec.merge(own)
 
 
-def _rest(reading: Reading, sample_limit: int | None, watch: Watch) -> Summary:
-    """The summary of files that can each be read, though perhaps not together."""
-    try:
-        return inspect_data(reading, sample_limit=sample_limit, watch=watch)
-    except DataError as error:
-        problem = DataProblem(severity="error", kind="unreadable", message=str(error))
-        return summarise(EpisodeDataset(DataSpec(), []), found=[problem])
-
-
 def inspect_paths(
     paths: Sequence[str | Path | Location],
     *,
@@ -156,15 +151,3 @@ def inspect_paths(
     """`inspect_data` of files, folders and globs; with `columns`, of these alone."""
     places = tuple(str(path) if isinstance(path, Path) else path for path in paths)
     return inspect_data(Reading(places, options=ReadOptions(columns=columns)), sample_limit=sample_limit)
-
-
-def _surveyed(
-    found: DataFiles,
-    known: Sequence[DataProblem],
-    sample_limit: int | None,
-    columns: Sequence[str] | None,
-    progress: Progress | None = None,
-) -> Summary:
-    """The summary of files that were found, with problems that are known."""
-    dataset, problems = survey(found, columns)
-    return summarise(dataset, sample_limit, found=[*known, *problems], progress=progress)

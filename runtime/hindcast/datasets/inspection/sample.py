@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hindcast import formatting
-from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.episode_table import returns_of
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity, problem_of
 from hindcast.datasets.inspection.values import LeafValues
 from hindcast.datasets.units import Unit
@@ -68,7 +69,9 @@ class Sample:
         progress: called after each unit.
     """
 
-    def __init__(self, dataset: Dataset, sample_limit: int | None, progress: Progress | None = None) -> None:
+    def __init__(
+        self, dataset: EpisodeDataset, sample_limit: int | None, progress: Progress | None = None
+    ) -> None:
         self.dataset = dataset
         self.ends = EpisodeBounds()
         self.problems: list[DataProblem] = []
@@ -105,8 +108,8 @@ class Sample:
             leaf.add(block, where)
         rewards = block.columns.get(Columns.REWARDS)
         if rewards is not None and rewards.ndim == 1:
-            self.returns.append(_sums(rewards, block))
-            self.rewarded += int((_sums(rewards != 0, block) > 0).sum())
+            self.returns.append(returns_of(block))
+            self.rewarded += len(np.unique(block.episode_of_step[rewards != 0]))
 
     def _add_heads(self, unit: Unit) -> None:
         block = self._block(unit, [])
@@ -134,12 +137,6 @@ class Sample:
             self.problems.append(DataProblem(severity="error", kind="other-space", message=str(error)))
             return {}
         return leaf_spaces_of(spec, *spaces)
-
-
-def _sums(values: NDArray, block: Block) -> NDArray[np.float64]:
-    """`[N]` the sum of each episode's values."""
-    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    return sums[block.start + block.length] - sums[block.start]
 
 
 class EpisodeBounds:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hindcast import formatting
-from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
 from hindcast.datasets.inspection.statistics import F64, ValueDistribution
 from hindcast.datasets.inspection.summary import (
@@ -24,12 +24,14 @@ from hindcast.datasets.inspection.summary import (
     worst_first,
 )
 from hindcast.datasets.inspection.values import MAX_VALUES, LeafValues
+from hindcast.datasets.validate import leaf_spaces_of
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import unflatten
-from hindcast.episodes.spaces import flatten_space, space_of, space_to_json
+from hindcast.episodes.spaces import space_of, space_to_json
 from hindcast.formats.spec import DataSpec
 
 Bounds = tuple[Any, Any]
+Spaces = Mapping[str, gym.Space]
 _INT64: Final = np.iinfo(np.int64)
 
 SIDE = 20
@@ -39,7 +41,7 @@ _MOST_DIMENSIONS = 256
 
 
 def summarise(
-    dataset: Dataset,
+    dataset: EpisodeDataset,
     sample_limit: int | None = SAMPLE_STEPS,
     *,
     found: Sequence[DataProblem] = (),
@@ -64,6 +66,7 @@ def summarise(
     spread = rewards.spread.distributions() if rewards is not None else []
     checked, lengths = max(1, sample.ends.episodes), [unit.lengths for unit in dataset.units]
     observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
+    known = leaf_spaces_of(spec, observation_space, action_space)
     return Summary(
         layouts=dataset.layouts,
         episodes=dataset.num_episodes,
@@ -86,9 +89,9 @@ def summarise(
         rewards=spread[0] if spread else None,
         zero_rewards=rewards.zeros / rewards.rows if rewards is not None and rewards.rows else None,
         rewarded_episodes=sample.rewarded / sample.episodes if sample.returns and sample.episodes else None,
-        observations=tuple(_observation_leaves(observations, observation_space)),
-        coverage=_coverage(observations, observation_space),
-        actions=tuple(_action_leaves(sample, action_space)),
+        observations=tuple(_observation_leaves(observations, known)),
+        coverage=_coverage(observations, known),
+        actions=tuple(_action_leaves(sample, known)),
         terminated=sample.ends.terminated / checked,
         truncated=sample.ends.truncated / checked,
         has_logp=Columns.ACTION_LOGP in spec.leaves,
@@ -104,8 +107,7 @@ def _space(sample: Sample, column: str, known: gym.Space | None) -> tuple[gym.Sp
     return guessed, None if guessed is None else "guessed"
 
 
-def _observation_leaves(leaves: Sequence[LeafValues], space: gym.Space | None) -> Iterator[ObservationLeaf]:
-    known = flatten_space(space, Columns.OBS) if space is not None else {}
+def _observation_leaves(leaves: Sequence[LeafValues], known: Spaces) -> Iterator[ObservationLeaf]:
     for leaf in leaves:
         if leaf.low is None or leaf.high is None or not leaf.low.size:
             continue
@@ -117,7 +119,7 @@ def _observation_leaves(leaves: Sequence[LeafValues], space: gym.Space | None) -
             shown=tuple(leaf.shown.tolist()),
             low=tuple(map(_finite, low)),
             high=tuple(map(_finite, high)),
-            share_of_space=tuple(_shares(leaf, own)),
+            share_of_space=tuple(map(_finite, _shares(low, high, leaf.shown, own))),
             constant=len(leaf.constant),
             values_seen=len(leaf.values) if isinstance(own, spaces.Discrete) else None,
             values=int(own.n) if isinstance(own, spaces.Discrete) else None,
@@ -128,21 +130,18 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _shares(leaf: LeafValues, space: gym.Space | None) -> Iterator[float | None]:
-    """Of each shown dimension, its range over the width of the space's bounds."""
-    bounds = (
-        [space.low.ravel(), space.high.ravel()] if isinstance(space, spaces.Box) else [leaf.low, leaf.low]
-    )
-    for i in leaf.shown.tolist():
-        low, high = (float(bound[i]) for bound in bounds)  # type: ignore[index]
-        found = float(leaf.high[i]) - float(leaf.low[i])  # type: ignore[index]
-        is_bounded = np.isfinite(high - low) and high > low and np.isfinite(found)
-        yield found / (high - low) if is_bounded else None
+@np.errstate(all="ignore")
+def _shares(low: F64, high: F64, shown: NDArray[np.int64], space: gym.Space | None) -> F64:
+    """Of each shown dimension, its range over the width of the space's bounds; NaN where it has none."""
+    if not isinstance(space, spaces.Box):
+        return np.full(len(shown), np.nan)
+    least, greatest = (bound.ravel()[shown].astype(np.float64) for bound in (space.low, space.high))
+    width = greatest - least
+    return np.where(np.isfinite(width) & (width > 0), (high - low) / width, np.nan)
 
 
-def _coverage(leaves: Sequence[LeafValues], space: gym.Space | None) -> Coverage | None:
+def _coverage(leaves: Sequence[LeafValues], known: Spaces) -> Coverage | None:
     """Of the observations that all leaves kept, joined; all kept the same ones."""
-    known = flatten_space(space, Columns.OBS) if space is not None else {}
     metric = [leaf for leaf in leaves if not isinstance(known.get(leaf.name), spaces.Discrete)]
     kept = [rows for leaf in metric if (rows := leaf.kept.rows) is not None]
     if not kept:
@@ -152,8 +151,7 @@ def _coverage(leaves: Sequence[LeafValues], space: gym.Space | None) -> Coverage
     return coverage_of(joined[:, np.linspace(0, joined.shape[1] - 1, count).round().astype(np.int64)])
 
 
-def _action_leaves(sample: Sample, space: gym.Space | None) -> Iterator[ActionLeaf]:
-    known = flatten_space(space, Columns.ACTIONS) if space is not None else {}
+def _action_leaves(sample: Sample, known: Spaces) -> Iterator[ActionLeaf]:
     for name in leaves_of(Columns.ACTIONS, sample.leaves):
         leaf = sample.leaves[name]
         if not leaf.rows:

@@ -100,7 +100,7 @@ def open_data(
     cache: str | Path | None = None,
     watch: Watch = NOBODY,
     verify: bool = False,
-) -> Dataset:
+) -> EpisodeDataset:
     """Any data, as one dataset.
 
     Args:
@@ -122,9 +122,8 @@ def open_data(
         readings.insert(0, Reading(paths))
     found = [ready(reading, cache=cache, watch=watch, verify=verify) for reading in readings]
     dataset = one_dataset(found)
-    notes = tuple(note for one in found for note in (*one.unfinished, *one.notes))
-    if notes:
-        dataset.notes = (*notes, *dataset.notes)
+    notes = [note for one in found for note in (*one.unfinished, *one.notes)]
+    dataset.notes = (*notes, *dataset.notes)
     return dataset
 
 
