@@ -44,7 +44,6 @@ class Feed(Protocol):
     @property
     def cursor(self) -> int:
         """Items delivered since the start of epoch 0."""
-        ...
 
     def next(self) -> Batch:
         """The next batch of the size that the feed was made with."""
@@ -52,15 +51,12 @@ class Feed(Protocol):
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """The next `count` items, at least one; of them those that are `share`'s."""
-        ...
 
     def state(self) -> State:
         """The position, as JSON."""
-        ...
 
     def tensors(self) -> Batch:
         """What belongs to the position in addition to `state`, on the CPU: the targets of the window in use."""
-        ...
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Go to a saved position.
@@ -72,7 +68,6 @@ class Feed(Protocol):
         Raises:
             DataError: the position belongs to other data or to another order.
         """
-        ...
 
     def prioritise(self, priorities: Tensor) -> None:
         """The priorities of the items that were taken last, `[count]`, those of all learners; signs do not count.
@@ -80,7 +75,6 @@ class Feed(Protocol):
         Raises:
             UserCodeError: the items are not drawn by priority.
         """
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Numbers since the start of epoch 0.
@@ -89,11 +83,9 @@ class Feed(Protocol):
         `data_wait_seconds`, what this process has waited for windows so far. With targets also `targets_age`: the
         updates made since those in use were computed.
         """
-        ...
 
     def close(self) -> None:
         """Release the data and stop any thread. The feed can resume from its cursor afterwards."""
-        ...
 
 
 class WindowFeed(Feed, ABC):
@@ -222,7 +214,7 @@ class StreamingFeed(WindowFeed):
     def _load(self, window: Window) -> LoadedWindow:
         if self._filler is None or window != self._expected:
             self._stop()
-            self._filler = Filler(lambda: self._loader.windows(window))
+            self._filler = Filler(self._loader.windows(window))
         loaded = self._filler.take()
         self._expected = self._order.following(window)
         return loaded

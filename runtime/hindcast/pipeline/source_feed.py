@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -142,7 +142,7 @@ class SourceFeed:
             return "Draws"
         return "Resident" if self._residency.resident else "Streaming"
 
-    def _stream(self, work: Iterable[UnitInEpoch]) -> Iterator[Block]:
+    def _stream(self, work: Iterable[UnitInEpoch]) -> Generator[Block, None, None]:
         for block in self._settings.executor.stream(self.name, work, self._prelearn):
             self._settings.logged.add(block.logged)
             yield block
