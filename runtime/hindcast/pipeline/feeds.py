@@ -15,16 +15,19 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hindcast.episodes.block import ranges
 from hindcast.errors import DataError, UserCodeError
 from hindcast.pipeline.filler import Filler
 from hindcast.pipeline.loader import LoadedWindow, Loader
 from hindcast.pipeline.order import Window
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.targets import Held, Targets
-from hindcast.pipeline.window import Batch, WindowData, WindowSection, concat_batches, consecutive_sections
+from hindcast.pipeline.window import Batch, WindowData, concat_batches
 
+I64 = NDArray[np.int64]
 State = dict[str, Any]
 
 
@@ -233,26 +236,26 @@ class ResidentFeed(WindowFeed):
     """Keeps all columns on the device and gathers by index. For targets, copies a window at a time."""
 
     _data: WindowData | None = None
-    _sections: list[WindowSection]
 
     def _load(self, window: Window) -> LoadedWindow:
         if self._data is None:
             self._data = self._loader.everything(window.epoch)
-            self._sections = consecutive_sections([unit.lengths for unit in self._loader.dataset.units])
         order = self._loader.permutation(window)
         if self._targets is not None:
-            return LoadedWindow(
-                window, self._data.copy_of([self._sections[unit] for unit in window.units]), order
-            )
-        ends = np.cumsum(self._order.items)
-        rows = np.concatenate([np.arange(ends[u] - self._order.items[u], ends[u]) for u in window.units])
-        return LoadedWindow(
-            window, self._data, torch.from_numpy(rows).to(order.device).index_select(0, order)
-        )
+            episodes = np.array([len(unit.lengths) for unit in self._loader.dataset.units])
+            return LoadedWindow(window, self._data.take(_places(episodes, window, order.device)), order)
+        rows = _places(self._order.items, window, order.device)
+        return LoadedWindow(window, self._data, rows.index_select(0, order))
 
     def close(self) -> None:
         super().close()
         self._data = None
+
+
+def _places(counts: I64, window: Window, device: torch.device) -> Tensor:
+    """The places of a window's items, or episodes, among those of all data, of which unit u has `counts[u]`."""
+    units = np.array(window.units)
+    return torch.from_numpy(ranges(counts.cumsum()[units] - counts[units], counts[units])).to(device)
 
 
 def refuse_other(saved: State, here: State, order: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hindcast.episodes.block import PER_EPISODE
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.pipeline.items import Sequences, cut, discounted_rewards, discounts, steps_ahead
@@ -38,30 +39,6 @@ class Recipe:
     needs: Needs
     preprocessing: Preprocessing | None = None
     device: torch.device | None = None
-
-
-class WindowSection(NamedTuple):
-    """Consecutive episodes of a window: which steps, and which episodes."""
-
-    steps: slice
-    episodes: slice
-
-    @property
-    def observations(self) -> slice:
-        """Their observation rows: each episode, before them and among them, has one more than steps."""
-        return slice(self.steps.start + self.episodes.start, self.steps.stop + self.episodes.stop)
-
-
-def consecutive_sections(lengths: Sequence[I64]) -> list[WindowSection]:
-    """Where units are that are laid end to end; `lengths[u]` are the steps of unit u's episodes."""
-    sections: list[WindowSection] = []
-    step = episode = 0
-    for length in lengths:
-        sections.append(
-            WindowSection(slice(step, step + int(length.sum())), slice(episode, episode + len(length)))
-        )
-        step, episode = sections[-1].steps.stop, sections[-1].episodes.stop
-    return sections
 
 
 class _Gathered(NamedTuple):
@@ -132,25 +109,18 @@ class WindowData:
             parts.append(compute({leaf.name: self._observations(leaf, rows) for leaf in leaves}))
         return torch.cat(parts)
 
-    def copy_of(self, sections: Sequence[WindowSection]) -> WindowData:
-        """A window of the given sections, laid end to end in the given order."""
+    def take(self, episodes: Tensor) -> WindowData:
+        """A window of the given episodes, `[n]` int64, laid end to end in the given order (copies)."""
+        own = {name: getattr(self, name).index_select(0, episodes) for name in PER_EPISODE}
+        first, length = self.obs_start.index_select(0, episodes), own["length"]
+        observations, steps = _ranges(first, length + 1), _ranges(first - episodes, length)
         columns = {
-            leaf: torch.cat(
-                [
-                    column[section.observations if per_observation(leaf) else section.steps]
-                    for section in sections
-                ]
-            )
+            leaf: column.index_select(0, observations if per_observation(leaf) else steps)
             for leaf, column in self.columns.items()
         }
-        length, terminated, truncated, t_started = (
-            torch.cat([numbers[section.episodes] for section in sections])
-            for numbers in (self.length, self.terminated, self.truncated, self.t_started)
-        )
-        episodes = torch.arange(len(length), device=length.device)
-        episode_of_step = torch.repeat_interleave(episodes, length)
-        obs_row = torch.arange(len(episode_of_step), device=length.device) + episode_of_step
-        return WindowData(columns, length, terminated, truncated, t_started, obs_row, self.recipe)
+        places = torch.arange(len(episodes), device=length.device)
+        obs_row = torch.arange(len(steps), device=length.device) + places.repeat_interleave(length)
+        return WindowData(columns, **own, obs_row=obs_row, recipe=self.recipe)
 
     def gather(self, index: Tensor) -> Batch:
         """A batch of the items at `index`, int64 `[B]` on the window's device, in that order.
@@ -298,6 +268,12 @@ class WindowData:
             for name, is_next in wanted
             for leaf in leaves_of(Columns.OBS, self.columns)
         ]
+
+
+def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
+    """All of `range(start, start + length)` for each pair, end to end."""
+    offsets = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
+    return offsets + torch.arange(len(offsets), device=offsets.device)
 
 
 def _zero_unless(known: Tensor, values: Tensor) -> Tensor:
