@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.block import PER_EPISODE
-from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf, per_observation, root
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.pipeline.items import Sequences, cut, discounted_rewards, discounts, steps_ahead
 from hindcast.pipeline.needs import STATES, Needs
@@ -39,15 +38,6 @@ class Recipe:
     needs: Needs
     preprocessing: Preprocessing | None = None
     device: torch.device | None = None
-
-
-class _Gathered(NamedTuple):
-    """An observation leaf of a batch: its column, whether it is the next observation, frames stacked."""
-
-    name: str
-    column: Tensor
-    is_next: bool
-    frames: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +91,11 @@ class WindowData:
             compute: from leaf -> `[n, ...]`, the observations `obs` as batches hold them, to `[n, ...]`.
             most: n.
         """
-        leaves = [leaf for leaf in self._obs_leaves if not leaf.is_next]
         total = self.num_steps + len(self.length)
         parts: list[Tensor] = []
         for first in range(0, total, most):
             rows = torch.arange(first, min(first + most, total), device=self.length.device)
-            parts.append(compute({leaf.name: self._observations(leaf, rows) for leaf in leaves}))
+            parts.append(compute(self._observations(rows)))
         return torch.cat(parts)
 
     def take(self, episodes: Tensor) -> WindowData:
@@ -156,29 +145,37 @@ class WindowData:
         return states
 
     def _gather_steps(self, index: Tensor) -> Batch:
+        wanted = self.recipe.needs.columns
         batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves.items()}
-        if self._obs_leaves:
-            rows = self.obs_row.index_select(0, index)
-            for leaf in self._obs_leaves:
-                own = rows + self._ahead_of(index) if leaf.is_next else rows
-                batch[leaf.name] = self._observations(leaf, own)
-        if Columns.NEXT_ACTIONS in self.recipe.needs.columns:
+        rows = self.obs_row.index_select(0, index)
+        if Columns.OBS in wanted:
+            batch |= self._observations(rows)
+        if Columns.NEXT_OBS in wanted:
+            after = self._observations(rows + self._ahead_of(index))
+            batch |= {next_leaf(leaf): column for leaf, column in after.items()}
+        if Columns.NEXT_ACTIONS in wanted:
             batch |= self._next_actions(index, batch[Columns.FOLLOWED])
         return batch
 
     def _next_actions(self, index: Tensor, followed: Tensor) -> Batch:
         rows = index + followed * self._ahead_of(index)
-        leaves = leaves_of(Columns.ACTIONS, self.columns)
-        names = [Columns.NEXT_ACTIONS + leaf.removeprefix(Columns.ACTIONS) for leaf in leaves]
         return {
-            name: self.columns[leaf].index_select(0, rows) for name, leaf in zip(names, leaves, strict=True)
+            Columns.NEXT_ACTIONS + leaf.removeprefix(Columns.ACTIONS): self.columns[leaf].index_select(
+                0, rows
+            )
+            for leaf in leaves_of(Columns.ACTIONS, self.columns)
         }
 
-    def _observations(self, leaf: _Gathered, rows: Tensor) -> Tensor:
-        """Observations, by row."""
-        if leaf.frames == 1:
-            return leaf.column.index_select(0, rows)
-        return stack_rows(leaf.column, rows, self._first_row.index_select(0, rows), leaf.frames)
+    def _observations(self, rows: Tensor) -> Batch:
+        """Observations, by row, their frames stacked."""
+        found: Batch = {}
+        for leaf, frames in self._frames.items():
+            column = self.columns[leaf]
+            if frames == 1:
+                found[leaf] = column.index_select(0, rows)
+            else:
+                found[leaf] = stack_rows(column, rows, self._first_row.index_select(0, rows), frames)
+        return found
 
     def _ahead_of(self, index: Tensor) -> Tensor | int:
         """How many steps the items at `index` cover."""
@@ -250,24 +247,13 @@ class WindowData:
         return found
 
     @cached_property
-    def _obs_leaves(self) -> list[_Gathered]:
+    def _frames(self) -> dict[str, int]:
+        """The leaves of observations, and how many frames make one."""
+        frames = dict.fromkeys(leaves_of(Columns.OBS, self.columns), 1)
         preprocessing = self.recipe.preprocessing
-        stacked = preprocessing.stacked_leaves if preprocessing else ()
-        wanted = [
-            (name, is_next)
-            for name, is_next in ((Columns.OBS, False), (Columns.NEXT_OBS, True))
-            if name in self.recipe.needs.columns
-        ]
-        return [
-            _Gathered(
-                name=name + leaf.removeprefix(Columns.OBS),
-                column=self.columns[leaf],
-                is_next=is_next,
-                frames=preprocessing.frame_stack if preprocessing and leaf in stacked else 1,
-            )
-            for name, is_next in wanted
-            for leaf in leaves_of(Columns.OBS, self.columns)
-        ]
+        if preprocessing:
+            frames |= dict.fromkeys(preprocessing.stacked_leaves, preprocessing.frame_stack)
+        return frames
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
