@@ -133,23 +133,23 @@ def _pieces(made: Any, name: str) -> Iterator[Any]:
         while own and (is_default(own[-1]) or type(own[-1]) in PIECES.values()):
             own.pop()
         for piece in own:
-            yield from [piece] if _is_connector(piece) else _refuse(name)
+            yield _accepted(piece, name)
         yield from asked
     elif type(made) in PIECES.values():
         yield AddColumns(made.added, recorded=isinstance(made, AddColumnsFromEpisodesToTrainBatch))
     elif type(made).__name__ in WITHOUT_NEED and isinstance(made, ConnectorV2) and is_default(made):
         raise SpecError(_without_need(type(made).__name__))
-    elif _is_connector(made):
-        yield made
     else:
-        yield from _refuse(name)
+        yield _accepted(made, name)
 
 
 def _is_connector(candidate: Any) -> bool:
     return isinstance(candidate, BlockConnector | BatchConnector) or is_episode_connector(candidate)
 
 
-def _refuse(name: str) -> list[Any]:
+def _accepted(candidate: Any, name: str) -> Any:
+    if _is_connector(candidate):
+        return candidate
     raise SpecError(
         f"{_FIELD}: {name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
         "or let a function (observation_space, action_space) return such ones."

@@ -212,21 +212,19 @@ class StreamingFeed(WindowFeed):
     """Holds the current window and loads the next in the background: memory for two windows."""
 
     _filler: Filler | None = None
-    _expected: Window | None = None
 
     def _load(self, window: Window) -> LoadedWindow:
-        if self._filler is None or window != self._expected:
-            self._stop()
+        """See `WindowFeed`: windows are taken in their order, so the filler's next one is this."""
+        if self._filler is None:
             self._filler = Filler(self._loader.windows(window))
-        loaded = self._filler.take()
-        self._expected = self._order.following(window)
-        return loaded
+        try:
+            return self._filler.take()
+        except Exception:
+            self.close()  # who asks again has it read again
+            raise
 
     def close(self) -> None:
         super().close()
-        self._stop()
-
-    def _stop(self) -> None:
         if self._filler is not None:
             self._filler.close()
             self._filler = None

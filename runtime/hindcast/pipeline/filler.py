@@ -23,7 +23,7 @@ class Filler:
         """Wait for the next window; the one taken before must not be in use any more.
 
         Raises:
-            Exception: whatever loading it raised, on this and every further call.
+            Exception: whatever loading it raised; there is none after it.
         """
         self._thread.join()
         loaded = self._loaded

@@ -176,7 +176,7 @@ class OfflinePreLearner:
         for position, connector in enumerate(self._connectors):
             context = Context(self._seed, position, epoch, unit.id, connector.stochastic, metrics)
             block = self._connected(block, connector, context)
-        if logged := metrics.dump():
+        if logged := metrics.drain():
             block = replace(block, logged=logged)
         self.read_seconds += read_at - started
         self.prelearn_seconds += time.perf_counter() - read_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +19,7 @@ from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import EpisodeConnector
-from hindcast.pipeline.connectors import BlockConnector, Context, Scope
+from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.draws import ReplayFeed
 from hindcast.pipeline.executors import Executor, UnitInEpoch
 from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
@@ -223,7 +223,6 @@ class SourceFeed:
 class ModuleActions(BlockConnector):
     """Scales recorded actions from the environment's bounds to those within which the module acts."""
 
-    scope: ClassVar[Scope] = "step"
     reads: Collection[str] | None = ()
 
     def __init__(self, preprocessing: Preprocessing) -> None:

@@ -67,11 +67,6 @@ class WindowData:
         """S."""
         return len(self.obs_row)
 
-    @property
-    def nbytes(self) -> int:
-        episodes = (self.length, self.terminated, self.truncated, self.t_started)
-        return sum(tensor.nbytes for tensor in (*self.columns.values(), *episodes, self.obs_row))
-
     @cached_property
     def obs_start(self) -> Tensor:
         """`[N]` first observation row of each episode."""
