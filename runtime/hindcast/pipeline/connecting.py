@@ -169,20 +169,15 @@ def _make(named: Named, given: ConnectorContext) -> Any:
 def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: ConnectorContext) -> Any:
     """A class, with the spaces where it takes them by RLlib's names; or a function of the two spaces."""
     spaces = (given.observation_space, given.action_space)
-    taken = _parameters(factory)
     if isinstance(factory, type):
+        taken = _parameters(factory)
         named = {name: space for name, space in zip(_SPACES, spaces, strict=True) if name in taken}
         return factory(**{**named, **kwargs})
-    positional = [
-        parameter
-        for parameter in taken.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        and parameter.name not in kwargs
-    ]
-    needs_spaces = len(positional) >= 2 or any(
-        parameter.kind is parameter.VAR_POSITIONAL for parameter in taken.values()
-    )
-    return factory(*spaces, **kwargs) if needs_spaces else factory(**kwargs)
+    try:
+        inspect.signature(factory).bind_partial(*spaces, **kwargs)
+    except (TypeError, ValueError):  # it does not take two more, or is not written in Python
+        return factory(**kwargs)
+    return factory(*spaces, **kwargs)
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

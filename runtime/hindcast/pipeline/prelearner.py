@@ -258,15 +258,12 @@ class OfflinePreLearner:
             return self._checked(lambda: _as_block(self._map_to_episodes(block)), block.length, "mapping")
 
     def _check(self, block: Block, unit: Unit) -> None:
-        def where(episode: int) -> tuple[str, int]:
-            return self.dataset.locate(unit, episode)
-
         check_block(
             block,
             self.dataset.spec,
             self.observation_space,
             self.action_space,
-            where,
+            partial(self.dataset.locate, unit),
             normalized_actions=self._normalized_actions,
         )
 
