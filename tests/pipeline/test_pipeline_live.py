@@ -140,6 +140,19 @@ def test_new_steps_are_drawn_as_likely_as_the_likeliest():
     torch.testing.assert_close(counts, chances / chances.sum(), atol=0.06, rtol=0)
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_a_priority_that_is_no_number_is_found_after_further_episodes_too(wrong):
+    feed = feed_of("prioritized")
+    feed.next()
+    feed.metrics()
+    feed.prioritise(torch.full((10,), wrong))
+    learn(feed, 4)
+    assert len(feed._live.play.played) > 1
+    for held in (feed.metrics, feed.tensors):
+        with pytest.raises(DataError, match="A priority became NaN or infinite"):
+            held()
+
+
 @both
 @pytest.mark.parametrize("done", [0, 1, 5, 13])
 def test_a_run_goes_on_exactly_where_it_was(sampling, done):

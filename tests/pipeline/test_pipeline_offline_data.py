@@ -144,8 +144,8 @@ def test_the_plan_knows_the_bytes_that_the_feed_takes(make_data):
     )
     data.next()
     held = data._feed._data
-    per_episode = sum(each.nbytes for each in (held.length, held.terminated, held.truncated, held.t_started))
-    assert data.plan()["sources"][0]["dataBytes"] == held.nbytes - per_episode
+    per_step = sum(column.nbytes for column in held.columns.values()) + held.obs_row.nbytes
+    assert data.plan()["sources"][0]["dataBytes"] == per_step
 
 
 @pytest.mark.parametrize("options", [{"residentBudget": "1Ki"}, {"connectors": ["user_steps:Noise"]}])

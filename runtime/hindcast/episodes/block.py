@@ -41,7 +41,7 @@ class Block:
         truncated: `[N]` whether it was cut off (time limit).
         details: `[N]` what each holds in addition to its steps, as text of `episodes.details`, object array of `str`;
             None if none has any.
-        logged: what the user's code logged on its way (`MetricsLogger.dump`), to be reported once.
+        logged: what the user's code logged on its way (`MetricsLogger.drain`), to be reported once.
     """
 
     columns: dict[str, NDArray]

@@ -109,15 +109,9 @@ class InfiniteLookbackBuffer:
             if fill is None:
                 raise self._out_of_range(indices, look)
             return self._filling(fill, one_hot_discrete)
-        if indices is None or isinstance(indices, slice):
-            run = self.positions(indices or slice(None), look)
-            inside = _inside(run, total)
-            if fill is None or len(inside) == len(run):
-                return self._encode_all(self._take(_as_slice(inside)), one_hot_discrete)
-            return self._gather(list(run), fill, one_hot_discrete)
-        positions = [self._position(int(index), look) for index in indices]
-        if fill is None:
-            self._require(indices, positions, look)
+        positions = self._several(indices, look, filled=fill is not None)
+        if isinstance(positions, range) and positions == _inside(positions, total):
+            return self._encode_all(self._take(_as_slice(positions)), one_hot_discrete)
         return self._gather(positions, fill, one_hot_discrete)
 
     def positions(self, indices: slice, neg_index_as_lookback: bool = False) -> range:
@@ -152,7 +146,7 @@ class InfiniteLookbackBuffer:
         """
         if isinstance(at_indices, int | np.integer):
             at_indices, new_data = [int(at_indices)], [new_data]
-        positions = self._to_write(at_indices, neg_index_as_lookback)
+        positions = list(self._several(at_indices, neg_index_as_lookback, filled=False))
         samples = self._samples(new_data)
         count = batched.batch_length(samples) if self.finalized else len(samples)
         if count != len(positions):
@@ -287,26 +281,29 @@ class InfiniteLookbackBuffer:
     def _position(self, index: int, look: bool) -> int:
         return self.lookback + index if index >= 0 or look else self.len_incl_lookback() + index
 
-    def _to_write(self, indices: slice | Sequence[int] | None, look: bool) -> list[int]:
-        """Where in the data to write; slices are cut to what there is."""
-        if indices is None or isinstance(indices, slice):
-            return list(_inside(self.positions(indices or slice(None), look), self.len_incl_lookback()))
-        positions = [self._position(int(index), look) for index in indices]
-        self._require(indices, positions, look)
-        return positions
+    def _several(self, indices: slice | Sequence[int] | None, look: bool, filled: bool) -> Sequence[int]:
+        """The positions of indices, of a slice a range; of those outside the data only if they are `filled`.
 
-    def _require(self, indices: Sequence[int], positions: list[int], look: bool) -> None:
-        """Make sure that there is an item at each position."""
+        Without that a slice is cut to what there is.
+
+        Raises:
+            IndexError: an index in a list is out of range.
+        """
         total = self.len_incl_lookback()
+        if indices is None or isinstance(indices, slice):
+            run = self.positions(indices or slice(None), look)
+            return run if filled else _inside(run, total)
+        positions = [self._position(int(index), look) for index in indices]
         for index, position in zip(indices, positions, strict=True):
-            if not 0 <= position < total:
+            if not (filled or 0 <= position < total):
                 raise self._out_of_range(index, look)
+        return positions
 
     def _take(self, positions: Any) -> Any:
         """The item at a position, or those of a slice."""
         return batched.take(self.data, positions) if self.finalized else self.data[positions]
 
-    def _gather(self, positions: list[int], fill: Any, one_hot_discrete: bool) -> Any:
+    def _gather(self, positions: Sequence[int], fill: Any, one_hot_discrete: bool) -> Any:
         """The items at the positions, in either mode, and the filling where there are none."""
         total = self.len_incl_lookback()
         missing = [not 0 <= position < total for position in positions]

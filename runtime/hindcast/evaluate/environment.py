@@ -120,7 +120,7 @@ class EnvEvaluator:
                 for episode in self._episodes(runner, share):
                     report.returns.append(episode.episode_return)
                     report.lengths.append(episode.length)
-            report.logged.extend(runner.metrics.dump())
+            report.logged.extend(runner.metrics.drain())
         finally:
             runner.close()
         return report

@@ -31,7 +31,7 @@ from hindcast.pipeline.connector_pieces import (
     default_pieces,
     is_default,
 )
-from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline, run_pieces
+from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline
 from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, Context
 from hindcast.pipeline.contracts import check_again, check_episodes
 from hindcast.pipeline.given_module import MultiRLModule, frozen_copy
@@ -61,7 +61,7 @@ class ConnectorContext:
 
 
 def make_connectors(
-    named: Iterable[Named], ready: Sequence[Any] = (), given: ConnectorContext | None = None
+    named: Iterable[Named], ready: Sequence[Any], given: ConnectorContext
 ) -> list[BlockConnector | BatchConnector]:
     """The connectors of a resource, in order.
 
@@ -73,13 +73,12 @@ def make_connectors(
         SpecError: an unknown name, or an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
-    given = given or ConnectorContext()
     pieces = [piece for each in named for piece in _pieces(_make(each, given), each.name)]
     pieces += [piece for each in ready for piece in _pieces(each, type(each).__name__)]
     connectors: list[BlockConnector | BatchConnector] = []
     for over_episodes, group in groupby(pieces, key=is_episode_connector):
         several = list(group)
-        connectors += [_over_episodes(several, given)] if over_episodes else several
+        connectors += [EpisodeConnector(several, given)] if over_episodes else several
     return connectors
 
 
@@ -116,13 +115,6 @@ def is_episode_connector(candidate: Any) -> bool:
     return isinstance(candidate, ConnectorV2) or "episodes" in _parameters(candidate)
 
 
-def _over_episodes(pieces: list[Any], given: ConnectorContext) -> EpisodeConnector:
-    spaces = (given.observation_space, given.action_space)
-    LearnerConnectorPipeline(*spaces, connectors=pieces)  # gives each the spaces of the one before it
-    module = None if given.module is None else frozen_copy(given.module)
-    return EpisodeConnector(pieces, *spaces, module, next_obs=given.next_obs)
-
-
 def _pieces(made: Any, name: str) -> Iterator[Any]:
     """The connectors of an entry, over blocks and batches, and pieces over episodes.
 
@@ -141,23 +133,23 @@ def _pieces(made: Any, name: str) -> Iterator[Any]:
         while own and (is_default(own[-1]) or type(own[-1]) in PIECES.values()):
             own.pop()
         for piece in own:
-            yield from [piece] if _is_connector(piece) else _refuse(name)
+            yield _accepted(piece, name)
         yield from asked
     elif type(made) in PIECES.values():
         yield AddColumns(made.added, recorded=isinstance(made, AddColumnsFromEpisodesToTrainBatch))
     elif type(made).__name__ in WITHOUT_NEED and isinstance(made, ConnectorV2) and is_default(made):
         raise SpecError(_without_need(type(made).__name__))
-    elif _is_connector(made):
-        yield made
     else:
-        yield from _refuse(name)
+        yield _accepted(made, name)
 
 
 def _is_connector(candidate: Any) -> bool:
     return isinstance(candidate, BlockConnector | BatchConnector) or is_episode_connector(candidate)
 
 
-def _refuse(name: str) -> list[Any]:
+def _accepted(candidate: Any, name: str) -> Any:
+    if _is_connector(candidate):
+        return candidate
     raise SpecError(
         f"{_FIELD}: {name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
         "or let a function (observation_space, action_space) return such ones."
@@ -177,20 +169,15 @@ def _make(named: Named, given: ConnectorContext) -> Any:
 def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: ConnectorContext) -> Any:
     """A class, with the spaces where it takes them by RLlib's names; or a function of the two spaces."""
     spaces = (given.observation_space, given.action_space)
-    taken = _parameters(factory)
     if isinstance(factory, type):
+        taken = _parameters(factory)
         named = {name: space for name, space in zip(_SPACES, spaces, strict=True) if name in taken}
         return factory(**{**named, **kwargs})
-    positional = [
-        parameter
-        for parameter in taken.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        and parameter.name not in kwargs
-    ]
-    needs_spaces = len(positional) >= 2 or any(
-        parameter.kind is parameter.VAR_POSITIONAL for parameter in taken.values()
-    )
-    return factory(*spaces, **kwargs) if needs_spaces else factory(**kwargs)
+    try:
+        inspect.signature(factory).bind_partial(*spaces, **kwargs)
+    except (TypeError, ValueError):  # it does not take two more, or is not written in Python
+        return factory(**kwargs)
+    return factory(*spaces, **kwargs)
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -221,22 +208,15 @@ class EpisodeConnector(BlockConnector):
 
     Args:
         pieces: any objects with the call of `ConnectorV2`.
-        next_obs: the algorithm reads `new_obs`, so that whoever changes observations in the batch must give these too.
+        given: if the algorithm reads `new_obs`, whoever changes observations in the batch must give these too.
     """
 
-    def __init__(
-        self,
-        pieces: Sequence[Any],
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
-        module: RLModule | None = None,
-        *,
-        next_obs: bool = False,
-    ) -> None:
+    def __init__(self, pieces: Sequence[Any], given: ConnectorContext) -> None:
         self.pieces = pieces
-        self._spaces = (observation_space, action_space)
-        self._module = None if module is None else MultiRLModule(module)
-        self._next_obs = next_obs
+        self._spaces = (given.observation_space, given.action_space)
+        self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=pieces)
+        self._module = None if given.module is None else MultiRLModule(frozen_copy(given.module))
+        self._next_obs = given.next_obs
         self._tried = False
         self.stochastic = any(bool(getattr(piece, "stochastic", False)) for piece in pieces)
         self.columns = tuple(name for piece in pieces for name in getattr(piece, "columns", ()))
@@ -255,15 +235,14 @@ class EpisodeConnector(BlockConnector):
         if len(self.pieces) > 1 and not self._tried:
             self._tried = True
             self._try_each(block, context)
-        return self._connected(self.pieces, block, context)
+        return self._connected(self._pipeline, block, context)
 
-    def _connected(self, pieces: Sequence[Any], block: Block, context: Context) -> Block:
+    def _connected(self, pipeline: LearnerConnectorPipeline, block: Block, context: Context) -> Block:
         episodes = block_to_episodes(block, *self._spaces)
         with torch.no_grad():
-            batch = run_pieces(
-                pieces,
-                {},
-                episodes,
+            batch = pipeline(
+                batch={},
+                episodes=episodes,
                 rl_module=self._module,
                 explore=False,
                 shared_data={"context": context},
@@ -274,10 +253,10 @@ class EpisodeConnector(BlockConnector):
     def _try_each(self, block: Block, context: Context) -> None:
         """Find the first piece that changes what it must not, so that it is reported by its own name."""
         for count, piece in enumerate(self.pieces, 1):
+            until = LearnerConnectorPipeline(*self._spaces, connectors=self.pieces[:count])
             try:
                 once, again = (
-                    self._connected(self.pieces[:count], block, replace(context, metrics=MetricsLogger()))
-                    for _ in range(2)
+                    self._connected(until, block, replace(context, metrics=MetricsLogger())) for _ in range(2)
                 )
                 check_episodes(again, block.length)
                 check_again(once.columns, again.columns)

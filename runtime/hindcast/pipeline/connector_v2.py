@@ -144,9 +144,39 @@ class LearnerConnectorPipeline(ConnectorV2):
         for connector in connectors or ():
             self.append(connector)
 
-    def __call__(self, *, batch: Items, episodes: Sequence[SingleAgentEpisode], **given: Any) -> Items:
-        """Call all pieces; a mistake in one is reported by its name."""
-        return run_pieces(self.connectors, batch, episodes, **given)
+    def __call__(
+        self,
+        *,
+        batch: Items,
+        episodes: Sequence[SingleAgentEpisode],
+        rl_module: Any = None,
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **given: Any,
+    ) -> Items:
+        """Call all pieces; a mistake in one is reported by its name.
+
+        Raises:
+            UserCodeError: one raised, or returned something other than a batch.
+        """
+        shared_data = {} if shared_data is None else shared_data
+        for piece in self.connectors:
+            with calling(f"connector {type(piece).__name__}", type(piece).__call__):
+                batch = piece(
+                    rl_module=rl_module,
+                    batch=batch,
+                    episodes=episodes,
+                    explore=explore,
+                    shared_data=shared_data,
+                    metrics=metrics,
+                    **given,
+                )
+                if not isinstance(batch, dict):
+                    raise Misuse(
+                        f"returned a {type(batch).__name__}; it must return the batch, a dictionary."
+                    )
+        return batch
 
     def append(self, connector: Any) -> None:
         """Add a piece at the end."""
@@ -217,36 +247,3 @@ class LearnerConnectorPipeline(ConnectorV2):
                 if isinstance(piece, LearnerConnectorPipeline):
                     piece._tell_spaces()
                 spaces = (piece.observation_space, piece.action_space)
-
-
-def run_pieces(
-    pieces: Sequence[Any],
-    batch: Items,
-    episodes: Sequence[SingleAgentEpisode],
-    *,
-    rl_module: Any = None,
-    explore: bool | None = None,
-    shared_data: dict[str, Any] | None = None,
-    metrics: Any = None,
-    **given: Any,
-) -> Items:
-    """What pieces make of a batch, one after the other.
-
-    Raises:
-        UserCodeError: one raised, or returned something other than a batch.
-    """
-    shared_data = {} if shared_data is None else shared_data
-    for piece in pieces:
-        with calling(f"connector {type(piece).__name__}", type(piece).__call__):
-            batch = piece(
-                rl_module=rl_module,
-                batch=batch,
-                episodes=episodes,
-                explore=explore,
-                shared_data=shared_data,
-                metrics=metrics,
-                **given,
-            )
-            if not isinstance(batch, dict):
-                raise Misuse(f"returned a {type(batch).__name__}; it must return the batch, a dictionary.")
-    return batch

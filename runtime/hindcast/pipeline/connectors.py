@@ -126,7 +126,6 @@ class AddColumns(BlockConnector):
         recorded: also all recorded columns of single steps.
     """
 
-    scope: ClassVar[Scope] = "step"
     reads: Collection[str] | None = ()
 
     def __init__(self, columns: Collection[str], recorded: bool = False) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns
-from hindcast.errors import UserCodeError
+from hindcast.errors import DataError, UserCodeError
 from hindcast.pipeline.feeds import Feed, State, refuse_other, refuse_priorities
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
@@ -47,11 +47,12 @@ class Draws:
         self._needs = needs
         self._device = device
         self._uniforms = Uniforms(seed, "draw")
+        self._wrong = torch.zeros((), dtype=torch.bool, device=device)
         self._priorities: Priorities | None = None
         self.unanswered: Tensor | None = None
         if needs.sampling == "prioritized":
-            self._priorities = Priorities(max(size, 1), needs.alpha, device)
-            self._priorities.fill(slice(0, size), FIRST)
+            self._priorities = self._without()
+            self._priorities.put(torch.full((size,), self._priorities.power(FIRST), device=device))
 
     @property
     def priorities(self) -> Priorities:
@@ -96,7 +97,7 @@ class Draws:
                 f"The algorithm's losses give priorities of shape {list(priorities.shape)} for "
                 f"{len(self.unanswered)} items; it must be one for each."
             )
-        own.set(self.unanswered, priorities)
+        self._wrong |= own.set(self.unanswered, priorities)
         self.unanswered = None
 
     def replace(self, leaving: int, coming: int) -> None:
@@ -112,7 +113,7 @@ class Draws:
     def hold(self, powers: Tensor) -> None:
         """Draw, by priority, from items of these `powers` from now on, `[size]` float32 (see `Priorities.put`)."""
         self.size, self.unanswered = len(powers), None
-        self._priorities = Priorities(max(self.size, 1), self._needs.alpha, self._device)
+        self._priorities = self._without()
         self._priorities.put(powers)
 
     def check(self) -> None:
@@ -121,8 +122,10 @@ class Draws:
         Raises:
             DataError: one was.
         """
-        if self._priorities is not None:
-            self._priorities.check()
+        if self._wrong:
+            raise DataError(
+                "A priority became NaN or infinite: `priorities` of the algorithm's losses must be finite."
+            )
 
     def tensors(self) -> dict[str, Tensor]:
         """The priorities, for a checkpoint."""
@@ -132,8 +135,13 @@ class Draws:
         """Resume after `count` draws, with `size` items and the tensors of `tensors`."""
         self.count, self.size, self.unanswered = count, size, None
         if self._priorities is not None:
-            self._priorities = Priorities(max(size, 1), self._needs.alpha, self._device)
+            self._wrong.zero_()
+            self._priorities = self._without()
             self._priorities.load(tensors)
+
+    def _without(self) -> Priorities:
+        """A place for each item, none with a priority."""
+        return Priorities(max(self.size, 1), self._needs.alpha, self._device)
 
 
 class DrawsFeed(Feed, ABC):

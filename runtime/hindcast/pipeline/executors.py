@@ -31,7 +31,6 @@ class Executor(Protocol):
         Args:
             source: name of the dataset; learners of one group find the same stream by it.
         """
-        ...
 
 
 class Local(Executor):

@@ -15,16 +15,19 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hindcast.episodes.block import ranges
 from hindcast.errors import DataError, UserCodeError
 from hindcast.pipeline.filler import Filler
 from hindcast.pipeline.loader import LoadedWindow, Loader
 from hindcast.pipeline.order import Window
 from hindcast.pipeline.share import WHOLE, Share
 from hindcast.pipeline.targets import Held, Targets
-from hindcast.pipeline.window import Batch, WindowData, WindowSection, concat_batches, consecutive_sections
+from hindcast.pipeline.window import Batch, WindowData, concat_batches
 
+I64 = NDArray[np.int64]
 State = dict[str, Any]
 
 
@@ -44,7 +47,6 @@ class Feed(Protocol):
     @property
     def cursor(self) -> int:
         """Items delivered since the start of epoch 0."""
-        ...
 
     def next(self) -> Batch:
         """The next batch of the size that the feed was made with."""
@@ -52,15 +54,12 @@ class Feed(Protocol):
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """The next `count` items, at least one; of them those that are `share`'s."""
-        ...
 
     def state(self) -> State:
         """The position, as JSON."""
-        ...
 
     def tensors(self) -> Batch:
         """What belongs to the position in addition to `state`, on the CPU: the targets of the window in use."""
-        ...
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Go to a saved position.
@@ -72,7 +71,6 @@ class Feed(Protocol):
         Raises:
             DataError: the position belongs to other data or to another order.
         """
-        ...
 
     def prioritise(self, priorities: Tensor) -> None:
         """The priorities of the items that were taken last, `[count]`, those of all learners; signs do not count.
@@ -80,7 +78,6 @@ class Feed(Protocol):
         Raises:
             UserCodeError: the items are not drawn by priority.
         """
-        ...
 
     def metrics(self) -> dict[str, float]:
         """Numbers since the start of epoch 0.
@@ -89,11 +86,9 @@ class Feed(Protocol):
         `data_wait_seconds`, what this process has waited for windows so far. With targets also `targets_age`: the
         updates made since those in use were computed.
         """
-        ...
 
     def close(self) -> None:
         """Release the data and stop any thread. The feed can resume from its cursor afterwards."""
-        ...
 
 
 class WindowFeed(Feed, ABC):
@@ -217,21 +212,19 @@ class StreamingFeed(WindowFeed):
     """Holds the current window and loads the next in the background: memory for two windows."""
 
     _filler: Filler | None = None
-    _expected: Window | None = None
 
     def _load(self, window: Window) -> LoadedWindow:
-        if self._filler is None or window != self._expected:
-            self._stop()
-            self._filler = Filler(lambda: self._loader.windows(window))
-        loaded = self._filler.take()
-        self._expected = self._order.following(window)
-        return loaded
+        """See `WindowFeed`: windows are taken in their order, so the filler's next one is this."""
+        if self._filler is None:
+            self._filler = Filler(self._loader.windows(window))
+        try:
+            return self._filler.take()
+        except Exception:
+            self.close()  # who asks again has it read again
+            raise
 
     def close(self) -> None:
         super().close()
-        self._stop()
-
-    def _stop(self) -> None:
         if self._filler is not None:
             self._filler.close()
             self._filler = None
@@ -241,26 +234,26 @@ class ResidentFeed(WindowFeed):
     """Keeps all columns on the device and gathers by index. For targets, copies a window at a time."""
 
     _data: WindowData | None = None
-    _sections: list[WindowSection]
 
     def _load(self, window: Window) -> LoadedWindow:
         if self._data is None:
             self._data = self._loader.everything(window.epoch)
-            self._sections = consecutive_sections([unit.lengths for unit in self._loader.dataset.units])
         order = self._loader.permutation(window)
         if self._targets is not None:
-            return LoadedWindow(
-                window, self._data.copy_of([self._sections[unit] for unit in window.units]), order
-            )
-        ends = np.cumsum(self._order.items)
-        rows = np.concatenate([np.arange(ends[u] - self._order.items[u], ends[u]) for u in window.units])
-        return LoadedWindow(
-            window, self._data, torch.from_numpy(rows).to(order.device).index_select(0, order)
-        )
+            episodes = np.array([len(unit.lengths) for unit in self._loader.dataset.units])
+            return LoadedWindow(window, self._data.take(_places(episodes, window, order.device)), order)
+        rows = _places(self._order.items, window, order.device)
+        return LoadedWindow(window, self._data, rows.index_select(0, order))
 
     def close(self) -> None:
         super().close()
         self._data = None
+
+
+def _places(counts: I64, window: Window, device: torch.device) -> Tensor:
+    """The places of a window's items, or episodes, among those of all data, of which unit u has `counts[u]`."""
+    units = np.array(window.units)
+    return torch.from_numpy(ranges(counts.cumsum()[units] - counts[units], counts[units])).to(device)
 
 
 def refuse_other(saved: State, here: State, order: str) -> None:

@@ -1,10 +1,9 @@
-"""`Filler`: a thread that loads the next window while the current one is in use."""
+"""`Filler`: loads the next window in a thread while the current one is in use."""
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 from hindcast.pipeline.loader import LoadedWindow
 
@@ -13,48 +12,39 @@ class Filler:
     """Loads windows ahead, one at a time: at most one is waiting or being loaded in addition to the one in use.
 
     Args:
-        windows: makes the generator of windows; it is used, and closed, in the thread.
+        windows: each is loaded in a thread of its own; they do not keep a process from ending.
     """
 
-    def __init__(self, windows: Callable[[], Generator[LoadedWindow, None, None]]) -> None:
+    def __init__(self, windows: Generator[LoadedWindow, None, None]) -> None:
         self._windows = windows
-        self._wanted = threading.Semaphore(1)
-        self._ready: queue.SimpleQueue[LoadedWindow | BaseException] = queue.SimpleQueue()
-        self._stopping = False
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._fill, name="hindcast-window-filler", daemon=True)
-        self._thread.start()
+        self._begin()
 
     def take(self) -> LoadedWindow:
         """Wait for the next window; the one taken before must not be in use any more.
 
         Raises:
-            Exception: whatever loading it raised, on this and every further call.
+            Exception: whatever loading it raised; there is none after it.
         """
-        if self._failure is not None:
-            raise self._failure
-        loaded = self._ready.get()
+        self._thread.join()
+        loaded = self._loaded
         if isinstance(loaded, BaseException):
-            self._failure = loaded
             raise loaded
-        self._wanted.release()
+        del self._loaded  # so that it is freed as soon as it is not in use any more
+        self._begin()
         return loaded
 
     def close(self) -> None:
-        """Stop, and wait until the thread has ended (after the unit that it is reading)."""
-        self._stopping = True
-        self._wanted.release()
+        """Stop, and wait until the window that is being loaded is there."""
         self._thread.join()
+        self._windows.close()
 
-    def _fill(self) -> None:
-        windows = self._windows()
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._load, name="hindcast-window-filler", daemon=True)
+        self._thread.start()
+
+    def _load(self) -> None:
+        self._loaded: LoadedWindow | BaseException
         try:
-            while True:
-                self._wanted.acquire()
-                if self._stopping:
-                    return
-                self._ready.put(next(windows))
+            self._loaded = next(self._windows)
         except BaseException as error:  # handed to the consumer, who raises it
-            self._ready.put(error)
-        finally:
-            windows.close()
+            self._loaded = error

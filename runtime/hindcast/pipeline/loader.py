@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from hindcast.pipeline.uploading import upload
 from hindcast.pipeline.window import Recipe, WindowData
 
 I64 = NDArray[np.int64]
-Stream = Callable[[Iterable[UnitInEpoch]], Iterator[Block]]
+Stream = Callable[[Iterable[UnitInEpoch]], Generator[Block, None, None]]
 
 
 class LoadedWindow(NamedTuple):
@@ -54,25 +55,19 @@ class Loader:
 
     def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:
         """All windows from `first` on, without end, each read when it is asked for."""
-        blocks = self._stream(self._work_from(first))
         window = first
-        try:
+        with closing(self._stream(self._work_from(first))) as blocks:
             while True:
                 data = self._build([self.dataset.units[unit] for unit in window.units], blocks, pinned=True)
                 yield LoadedWindow(window, data, self.permutation(window))
                 del data
                 window = self.order.following(window)
-        finally:
-            _close(blocks)
 
     def everything(self, epoch: int) -> WindowData:
         """All units in the dataset's own order, as they are in `epoch`."""
         units = list(self.dataset.units)
-        blocks = self._stream(UnitInEpoch(unit, epoch) for unit in units)
-        try:
+        with closing(self._stream(UnitInEpoch(unit, epoch) for unit in units)) as blocks:
             return self._build(units, blocks)
-        finally:
-            _close(blocks)
 
     def permutation(self, window: Window) -> Tensor:
         """`[window.items]` positions in the window, in the order of delivery."""
@@ -89,8 +84,3 @@ class Loader:
         for _ in units:
             builder.add(next(blocks))
         return builder.build()
-
-
-def _close(blocks: Iterator[Block]) -> None:
-    if hasattr(blocks, "close"):
-        cast("Generator[Block, None, None]", blocks).close()

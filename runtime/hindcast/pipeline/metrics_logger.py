@@ -94,15 +94,10 @@ class MetricsLogger:
             here[name] = _REDUCTIONS[reduction](values)
         return found
 
-    def dump(self) -> Dumped:
-        """All that was logged, as JSON, for `add` elsewhere."""
-        return [(list(key), *logged) for key, logged in self._logged.items()]
-
     def drain(self) -> Dumped:
-        """As `dump`; logging starts again."""
-        dumped = self.dump()
-        self._logged.clear()
-        return dumped
+        """All that was logged, as JSON, for `add` elsewhere; logging starts again."""
+        logged, self._logged = self._logged, {}
+        return [(list(key), *own) for key, own in logged.items()]
 
     def add(self, dumped: Sequence[Sequence[Any]]) -> None:
         """Log what was logged elsewhere."""

@@ -150,28 +150,28 @@ class Order:
     def _divide(self, epoch: int) -> list[Window]:
         units = np.nonzero(self.steps)[0]
         units = units[generator(self.seed, "epoch", epoch).permutation(len(units))]
-        step_ends, byte_ends = np.cumsum(self.steps[units]), np.cumsum(self.nbytes[units])
-        item_ends = np.cumsum(self.items[units])
+        steps, items, nbytes = (
+            np.append(0, each[units].cumsum()) for each in (self.steps, self.items, self.nbytes)
+        )
         windows: list[Window] = []
-        start = steps = items = nbytes = 0
+        start = 0
         while start < len(units):
             fitting = min(
-                np.searchsorted(step_ends, steps + self.window_steps, side="right"),
-                np.searchsorted(byte_ends, nbytes + self.window_bytes, side="right"),
+                np.searchsorted(steps, int(steps[start]) + self.window_steps, side="right"),
+                np.searchsorted(nbytes, int(nbytes[start]) + self.window_bytes, side="right"),
             )
-            end = max(int(fitting), start + 1)
+            end = max(int(fitting) - 1, start + 1)
             windows.append(
                 Window(
                     epoch=epoch,
                     index=len(windows),
                     units=tuple(units[start:end].tolist()),
-                    steps=int(step_ends[end - 1]) - steps,
-                    items=int(item_ends[end - 1]) - items,
-                    first_cursor=epoch * self.epoch_size + items,
+                    steps=int(steps[end] - steps[start]),
+                    items=int(items[end] - items[start]),
+                    first_cursor=epoch * self.epoch_size + int(items[start]),
                 )
             )
-            start, steps, nbytes = end, int(step_ends[end - 1]), int(byte_ends[end - 1])
-            items = int(item_ends[end - 1])
+            start = end
         return windows
 
 

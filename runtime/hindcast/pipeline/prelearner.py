@@ -176,7 +176,7 @@ class OfflinePreLearner:
         for position, connector in enumerate(self._connectors):
             context = Context(self._seed, position, epoch, unit.id, connector.stochastic, metrics)
             block = self._connected(block, connector, context)
-        if logged := metrics.dump():
+        if logged := metrics.drain():
             block = replace(block, logged=logged)
         self.read_seconds += read_at - started
         self.prelearn_seconds += time.perf_counter() - read_at
@@ -219,12 +219,17 @@ class OfflinePreLearner:
             UserCodeError: it raised; it returned something else than episodes that fit the spaces; or it made of the
                 first rows something else when it was called again.
         """
-        config = TrainingConfig(training)
-        name = mapper_name(cls, config) if in_rllibs_form(cls) else "map_rows"
+        config, in_their_form = TrainingConfig(training), in_rllibs_form(cls)
+        name = mapper_name(cls, config) if in_their_form else "map_rows"
+
+        def made() -> Block | None:
+            given = read_only(rows)
+            if in_their_form:
+                return _found(made_of(cls, given, kwargs, training, where))
+            return _found(cls.map_rows(given, **kwargs))
+
         with calling(f"{cls.__name__}.{name}, given {where},", getattr(cls, name)):
-            return _made_again(
-                cls, lambda: _episodes_made(cls, read_only(rows), kwargs, training, where), config
-            )
+            return _made_again(cls, made, config)
 
     def _map_to_episodes(self, *given: Any, **named: Any) -> Any:
         """Hook: what storage holds as episodes.
@@ -253,15 +258,12 @@ class OfflinePreLearner:
             return self._checked(lambda: _as_block(self._map_to_episodes(block)), block.length, "mapping")
 
     def _check(self, block: Block, unit: Unit) -> None:
-        def where(episode: int) -> tuple[str, int]:
-            return self.dataset.locate(unit, episode)
-
         check_block(
             block,
             self.dataset.spec,
             self.observation_space,
             self.action_space,
-            where,
+            partial(self.dataset.locate, unit),
             normalized_actions=self._normalized_actions,
         )
 
@@ -319,18 +321,8 @@ def _made_again(
     return made
 
 
-def _episodes_made(
-    kind: type[OfflinePreLearner],
-    rows: dict[str, NDArray],
-    kwargs: Mapping[str, Any],
-    training: Mapping[str, Any],
-    where: str,
-) -> Block | None:
-    found = (
-        made_of(kind, rows, kwargs, training, where)
-        if in_rllibs_form(kind)
-        else kind.map_rows(rows, **kwargs)
-    )
+def _found(found: Any) -> Block | None:
+    """Episodes that a hook made, as a block; None if there are none."""
     found = found["episodes"] if isinstance(found, Mapping) and "episodes" in found else found
     if isinstance(found, Block):
         return found if found.num_episodes else None

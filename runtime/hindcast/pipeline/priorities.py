@@ -8,8 +8,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hindcast.errors import DataError
-
 FIRST: Final = 1.0
 """The priority of an item that has not been learnt from."""
 _SMALLEST: Final = 1e-6
@@ -32,7 +30,6 @@ class Priorities:
 
     def __init__(self, size: int, alpha: float, device: torch.device | None = None) -> None:
         self._alpha = alpha
-        self._wrong = torch.zeros((), dtype=torch.bool, device=device)
         places = _padded(size)
         self._sums = [torch.zeros(places, dtype=torch.float32, device=device)]
         self._least: list[Tensor] = []
@@ -52,26 +49,22 @@ class Priorities:
     def put(self, powers: Tensor) -> None:
         """Give the first places these priorities, float32 `[n]` to the power of alpha already."""
         self._sums[0][: len(powers)] = powers
-        self._refresh(_parents(slice(0, len(powers))))
+        self._refresh(slice(None))
 
-    def fill(self, places: slice, priority: float) -> None:
-        """Give adjacent places one priority; 0 takes theirs away."""
-        if places.start == places.stop:
-            return
-        self._sums[0][places] = self.power(priority) if priority else 0.0
-        self._refresh(_parents(places))
-
-    def set(self, places_B: Tensor, priority_B: Tensor) -> None:
+    def set(self, places_B: Tensor, priority_B: Tensor) -> Tensor:
         """Give the places `[B]` int64 these priorities, whose signs do not count: errors can be given as they are.
 
         For a place that is named twice the greater priority counts.
+
+        Returns:
+            A bool scalar on the device: whether one was NaN or infinite, in whose place the smallest is given.
         """
         values = ((priority_B.abs() + _SMALLEST) ** self._alpha).to(torch.float32)
         finite = torch.isfinite(values)
-        self._wrong |= ~finite.all()
-        values = torch.where(finite, values, _SMALLEST)  # until `check` is called, draws continue
+        values = torch.where(finite, values, _SMALLEST)
         self._sums[0].index_fill_(0, places_B, 0.0).scatter_reduce_(0, places_B, values, "amax")
         self._refresh(places_B // _FANOUT)
+        return ~finite.all()
 
     def draw(self, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
         """Places in proportion to their priorities to the power of alpha.
@@ -99,17 +92,6 @@ class Priorities:
         """The sum of all priorities to the power of alpha, a float64 scalar on the device."""
         return self._sums[-1].sum()
 
-    def check(self) -> None:
-        """Refuse priorities that were NaN or infinite; waits for the device.
-
-        Raises:
-            DataError: there were such.
-        """
-        if self._wrong:
-            raise DataError(
-                "A priority became NaN or infinite: `priorities` of the algorithm's losses must be finite."
-            )
-
     def tensors(self) -> dict[str, Tensor]:
         """The tensors themselves, for a checkpoint."""
         levels = {"sums": self._sums, "least": self._least}
@@ -121,14 +103,14 @@ class Priorities:
             own.copy_(tensors[name])
 
     def _refresh(self, nodes: Tensor | slice) -> None:
-        """Recompute nodes of the level above the places, and all above them."""
+        """Recompute nodes of the level above the places, some or all, and those above them."""
         sums = _children(self._sums[0], nodes).double()
         least = sums.masked_fill(sums == 0, torch.inf)
         for level, (above, least_above) in enumerate(zip(self._sums[1:], self._least, strict=True), 1):
             _put(above, nodes, sums.sum(1))
             _put(least_above, nodes, least.amin(1))
             if level < len(self._least):
-                nodes = _parents(nodes) if isinstance(nodes, slice) else nodes // _FANOUT
+                nodes = nodes if isinstance(nodes, slice) else nodes // _FANOUT
                 sums, least = _children(above, nodes), _children(least_above, nodes)
 
 
@@ -140,14 +122,10 @@ def _children(level: Tensor, nodes: Tensor | slice) -> Tensor:
 
 def _put(level: Tensor, nodes: Tensor | slice, values: Tensor) -> None:
     if isinstance(nodes, slice):
-        level[nodes] = values
+        level[: len(values)] = values
     else:
         level.index_copy_(0, nodes, values)  # a node that is named twice has the same value twice
 
 
 def _padded(count: int) -> int:
     return -(-count // _FANOUT) * _FANOUT
-
-
-def _parents(nodes: slice) -> slice:
-    return slice(nodes.start // _FANOUT, -(-nodes.stop // _FANOUT))

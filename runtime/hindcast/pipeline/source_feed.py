@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +19,7 @@ from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
 from hindcast.models.connectors import Preprocessing
 from hindcast.pipeline.connecting import EpisodeConnector
-from hindcast.pipeline.connectors import BlockConnector, Context, Scope
+from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.draws import ReplayFeed
 from hindcast.pipeline.executors import Executor, UnitInEpoch
 from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
@@ -142,7 +142,7 @@ class SourceFeed:
             return "Draws"
         return "Resident" if self._residency.resident else "Streaming"
 
-    def _stream(self, work: Iterable[UnitInEpoch]) -> Iterator[Block]:
+    def _stream(self, work: Iterable[UnitInEpoch]) -> Generator[Block, None, None]:
         for block in self._settings.executor.stream(self.name, work, self._prelearn):
             self._settings.logged.add(block.logged)
             yield block
@@ -223,7 +223,6 @@ class SourceFeed:
 class ModuleActions(BlockConnector):
     """Scales recorded actions from the environment's bounds to those within which the module acts."""
 
-    scope: ClassVar[Scope] = "step"
     reads: Collection[str] | None = ()
 
     def __init__(self, preprocessing: Preprocessing) -> None:
@@ -237,7 +236,7 @@ class ModuleActions(BlockConnector):
 
 def _order(dataset: Dataset, settings: Settings) -> Order:
     needs = settings.needs
-    items = [items_in(unit.lengths, needs).sum() for unit in dataset.units] if needs.seq_len else None
+    items = [items_in(unit.lengths, needs).sum() for unit in dataset.units]
     return Order(
         np.array([unit.lengths.sum() for unit in dataset.units], dtype=np.int64),
         np.array([unit.nbytes for unit in dataset.units], dtype=np.int64),
@@ -245,7 +244,7 @@ def _order(dataset: Dataset, settings: Settings) -> Order:
         window_steps=settings.pipeline.window_steps,
         window_bytes=parse_bytes(settings.pipeline.window_bytes),
         replacement=settings.pipeline.sampling == "WithReplacement",
-        items=None if items is None else np.array(items, dtype=np.int64),
+        items=np.array(items, dtype=np.int64) if needs.seq_len else None,
     )
 
 

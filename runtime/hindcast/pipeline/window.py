@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.block import PER_EPISODE
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf, per_observation, root
 from hindcast.models.connectors import Preprocessing, stack_rows
 from hindcast.pipeline.items import Sequences, cut, discounted_rewards, discounts, steps_ahead
 from hindcast.pipeline.needs import STATES, Needs
@@ -38,39 +38,6 @@ class Recipe:
     needs: Needs
     preprocessing: Preprocessing | None = None
     device: torch.device | None = None
-
-
-class WindowSection(NamedTuple):
-    """Consecutive episodes of a window: which steps, and which episodes."""
-
-    steps: slice
-    episodes: slice
-
-    @property
-    def observations(self) -> slice:
-        """Their observation rows: each episode, before them and among them, has one more than steps."""
-        return slice(self.steps.start + self.episodes.start, self.steps.stop + self.episodes.stop)
-
-
-def consecutive_sections(lengths: Sequence[I64]) -> list[WindowSection]:
-    """Where units are that are laid end to end; `lengths[u]` are the steps of unit u's episodes."""
-    sections: list[WindowSection] = []
-    step = episode = 0
-    for length in lengths:
-        sections.append(
-            WindowSection(slice(step, step + int(length.sum())), slice(episode, episode + len(length)))
-        )
-        step, episode = sections[-1].steps.stop, sections[-1].episodes.stop
-    return sections
-
-
-class _Gathered(NamedTuple):
-    """An observation leaf of a batch: its column, whether it is the next observation, frames stacked."""
-
-    name: str
-    column: Tensor
-    is_next: bool
-    frames: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +67,6 @@ class WindowData:
         """S."""
         return len(self.obs_row)
 
-    @property
-    def nbytes(self) -> int:
-        episodes = (self.length, self.terminated, self.truncated, self.t_started)
-        return sum(tensor.nbytes for tensor in (*self.columns.values(), *episodes, self.obs_row))
-
     @cached_property
     def obs_start(self) -> Tensor:
         """`[N]` first observation row of each episode."""
@@ -124,33 +86,25 @@ class WindowData:
             compute: from leaf -> `[n, ...]`, the observations `obs` as batches hold them, to `[n, ...]`.
             most: n.
         """
-        leaves = [leaf for leaf in self._obs_leaves if not leaf.is_next]
         total = self.num_steps + len(self.length)
         parts: list[Tensor] = []
         for first in range(0, total, most):
             rows = torch.arange(first, min(first + most, total), device=self.length.device)
-            parts.append(compute({leaf.name: self._observations(leaf, rows) for leaf in leaves}))
+            parts.append(compute(self._observations(rows)))
         return torch.cat(parts)
 
-    def copy_of(self, sections: Sequence[WindowSection]) -> WindowData:
-        """A window of the given sections, laid end to end in the given order."""
+    def take(self, episodes: Tensor) -> WindowData:
+        """A window of the given episodes, `[n]` int64, laid end to end in the given order (copies)."""
+        own = {name: getattr(self, name).index_select(0, episodes) for name in PER_EPISODE}
+        first, length = self.obs_start.index_select(0, episodes), own["length"]
+        observations, steps = _ranges(first, length + 1), _ranges(first - episodes, length)
         columns = {
-            leaf: torch.cat(
-                [
-                    column[section.observations if per_observation(leaf) else section.steps]
-                    for section in sections
-                ]
-            )
+            leaf: column.index_select(0, observations if per_observation(leaf) else steps)
             for leaf, column in self.columns.items()
         }
-        length, terminated, truncated, t_started = (
-            torch.cat([numbers[section.episodes] for section in sections])
-            for numbers in (self.length, self.terminated, self.truncated, self.t_started)
-        )
-        episodes = torch.arange(len(length), device=length.device)
-        episode_of_step = torch.repeat_interleave(episodes, length)
-        obs_row = torch.arange(len(episode_of_step), device=length.device) + episode_of_step
-        return WindowData(columns, length, terminated, truncated, t_started, obs_row, self.recipe)
+        places = torch.arange(len(episodes), device=length.device)
+        obs_row = torch.arange(len(steps), device=length.device) + places.repeat_interleave(length)
+        return WindowData(columns, **own, obs_row=obs_row, recipe=self.recipe)
 
     def gather(self, index: Tensor) -> Batch:
         """A batch of the items at `index`, int64 `[B]` on the window's device, in that order.
@@ -186,29 +140,37 @@ class WindowData:
         return states
 
     def _gather_steps(self, index: Tensor) -> Batch:
+        wanted = self.recipe.needs.columns
         batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves.items()}
-        if self._obs_leaves:
-            rows = self.obs_row.index_select(0, index)
-            for leaf in self._obs_leaves:
-                own = rows + self._ahead_of(index) if leaf.is_next else rows
-                batch[leaf.name] = self._observations(leaf, own)
-        if Columns.NEXT_ACTIONS in self.recipe.needs.columns:
+        rows = self.obs_row.index_select(0, index)
+        if Columns.OBS in wanted:
+            batch |= self._observations(rows)
+        if Columns.NEXT_OBS in wanted:
+            after = self._observations(rows + self._ahead_of(index))
+            batch |= {next_leaf(leaf): column for leaf, column in after.items()}
+        if Columns.NEXT_ACTIONS in wanted:
             batch |= self._next_actions(index, batch[Columns.FOLLOWED])
         return batch
 
     def _next_actions(self, index: Tensor, followed: Tensor) -> Batch:
         rows = index + followed * self._ahead_of(index)
-        leaves = leaves_of(Columns.ACTIONS, self.columns)
-        names = [Columns.NEXT_ACTIONS + leaf.removeprefix(Columns.ACTIONS) for leaf in leaves]
         return {
-            name: self.columns[leaf].index_select(0, rows) for name, leaf in zip(names, leaves, strict=True)
+            Columns.NEXT_ACTIONS + leaf.removeprefix(Columns.ACTIONS): self.columns[leaf].index_select(
+                0, rows
+            )
+            for leaf in leaves_of(Columns.ACTIONS, self.columns)
         }
 
-    def _observations(self, leaf: _Gathered, rows: Tensor) -> Tensor:
-        """Observations, by row."""
-        if leaf.frames == 1:
-            return leaf.column.index_select(0, rows)
-        return stack_rows(leaf.column, rows, self._first_row.index_select(0, rows), leaf.frames)
+    def _observations(self, rows: Tensor) -> Batch:
+        """Observations, by row, their frames stacked."""
+        found: Batch = {}
+        for leaf, frames in self._frames.items():
+            column = self.columns[leaf]
+            if frames == 1:
+                found[leaf] = column.index_select(0, rows)
+            else:
+                found[leaf] = stack_rows(column, rows, self._first_row.index_select(0, rows), frames)
+        return found
 
     def _ahead_of(self, index: Tensor) -> Tensor | int:
         """How many steps the items at `index` cover."""
@@ -280,24 +242,19 @@ class WindowData:
         return found
 
     @cached_property
-    def _obs_leaves(self) -> list[_Gathered]:
+    def _frames(self) -> dict[str, int]:
+        """The leaves of observations, and how many frames make one."""
+        frames = dict.fromkeys(leaves_of(Columns.OBS, self.columns), 1)
         preprocessing = self.recipe.preprocessing
-        stacked = preprocessing.stacked_leaves if preprocessing else ()
-        wanted = [
-            (name, is_next)
-            for name, is_next in ((Columns.OBS, False), (Columns.NEXT_OBS, True))
-            if name in self.recipe.needs.columns
-        ]
-        return [
-            _Gathered(
-                name=name + leaf.removeprefix(Columns.OBS),
-                column=self.columns[leaf],
-                is_next=is_next,
-                frames=preprocessing.frame_stack if preprocessing and leaf in stacked else 1,
-            )
-            for name, is_next in wanted
-            for leaf in leaves_of(Columns.OBS, self.columns)
-        ]
+        if preprocessing:
+            frames |= dict.fromkeys(preprocessing.stacked_leaves, preprocessing.frame_stack)
+        return frames
+
+
+def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
+    """All of `range(start, start + length)` for each pair, end to end."""
+    offsets = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
+    return offsets + torch.arange(len(offsets), device=offsets.device)
 
 
 def _zero_unless(known: Tensor, values: Tensor) -> Tensor:

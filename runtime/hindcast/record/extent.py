@@ -6,6 +6,7 @@ scratch wherever it runs, so any runner, at any time, makes the same data.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -85,11 +86,8 @@ class TimestepExtent:
 
     def done(self, commits: Commits) -> int:
         """Timesteps of the unbroken prefix of ranges."""
-        steps, number = 0, 0
-        while number in commits:
-            steps += commits[number].timesteps
-            number += 1
-        return steps
+        prefix = itertools.takewhile(commits.__contains__, itertools.count())
+        return sum(commits[number].timesteps for number in prefix)
 
     def _size(self, first: Commit) -> int:
         """Episodes of each range but the first one, whose episodes are of usual length."""
@@ -111,7 +109,4 @@ def extent_of(spec: OfflineRecordingSpec) -> Extent:
 
 
 def _first_free(commits: Commits, given: set[int]) -> int:
-    number = 0
-    while number in commits or number in given:
-        number += 1
-    return number
+    return next(number for number in itertools.count() if number not in commits and number not in given)

@@ -24,8 +24,8 @@ from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomActor
-from hindcast.record.recorder import OnEpisode, RangeToRecord, Recorder, Task
-from hindcast.record.runner import Actor, Episode
+from hindcast.record.recorder import OnEpisode, RangeToRecord, Task, record_range, runner_of
+from hindcast.record.runner import Actor, EnvRunner, Episode
 from hindcast.storage.location import Location
 from hindcast.worker_processes import Workers
 
@@ -88,7 +88,7 @@ class Runner:
         self._task = task
         self._on_episode = on_episode
         self._policy: PolicyGiven | None = None
-        self._recorder: Recorder | None = None
+        self._playing: EnvRunner | None = None
         self._lock: int | None = None
 
     def record(self, policy: PolicyGiven, work: RangeToRecord) -> RecordedRange | UserError:
@@ -97,17 +97,17 @@ class Runner:
 
     def close(self) -> None:
         """Close the environments."""
-        if self._recorder is not None:
-            self._recorder.close()
+        if self._playing is not None:
+            self._playing.close()
         if self._lock is not None:
             os.close(self._lock)
-        self._policy = self._recorder = self._lock = None
+        self._policy = self._playing = self._lock = None
 
     def _record(self, policy: PolicyGiven, work: RangeToRecord) -> RecordedRange:
-        if self._recorder is None or policy != self._policy:
+        if self._playing is None or policy != self._policy:
             self.close()
             self._lock = join_runners(self._task.target.folder)
-            self._recorder, self._policy = Recorder(self._task, self._actor(policy)), policy
+            self._playing, self._policy = runner_of(self._task, self._actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
 
@@ -117,7 +117,7 @@ class Runner:
             returns.append(episode.episode_return)
             lengths.append(episode.length)
 
-        return RecordedRange(self._recorder.record(work, note), returns, lengths)
+        return RecordedRange(record_range(self._task, self._playing, work, note), returns, lengths)
 
     def _actor(self, policy: PolicyGiven) -> Actor:
         if isinstance(policy, str):

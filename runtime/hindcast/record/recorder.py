@@ -48,37 +48,31 @@ class Task(NamedTuple):
     callbacks: tuple[str, ...] = ()
 
 
-class Recorder:
-    """Records ranges with one `EnvRunner`."""
+def runner_of(task: Task, policy: Actor) -> EnvRunner:
+    """What plays a recording's episodes."""
+    return EnvRunner(
+        task.environment,
+        policy,
+        task.width,
+        task.seed,
+        task.explore,
+        states=task.states,
+        callbacks=task.callbacks,
+    )
 
-    def __init__(self, task: Task, policy: Actor) -> None:
-        self._task = task
-        self._runner = EnvRunner(
-            task.environment,
-            policy,
-            task.width,
-            task.seed,
-            task.explore,
-            states=task.states,
-            callbacks=task.callbacks,
-        )
 
-    def record(self, work: RangeToRecord, on_episode: OnEpisode | None = None) -> Commit:
-        """Play the range's episodes, write them, commit them.
+def record_range(task: Task, runner: EnvRunner, work: RangeToRecord, on_episode: OnEpisode) -> Commit:
+    """Play the range's episodes, write them, commit them.
 
-        The policy computes with one thread, so that its numbers are the same wherever the range is made.
+    The policy computes with one thread, so that its numbers are the same wherever the range is made.
 
-        Raises:
-            StorageError: a file could not be written; nothing of the range is counted.
-            UserCodeError: the environment raised.
-        """
-        with torch_threads(1):
-            chunks = _chunks(self._runner.play(work.indices), on_episode)
-            blocks = (episodes_to_block(chunk, self._task.prefix) for chunk in chunks)
-            return write_range(self._task, work, blocks)
-
-    def close(self) -> None:
-        self._runner.close()
+    Raises:
+        StorageError: a file could not be written; nothing of the range is counted.
+        UserCodeError: the environment raised.
+    """
+    with torch_threads(1):
+        chunks = _chunks(runner.play(work.indices), on_episode)
+        return write_range(task, work, (episodes_to_block(chunk, task.prefix) for chunk in chunks))
 
 
 def write_range(task: Task, work: RangeToRecord, blocks: Iterable[Block]) -> Commit:
@@ -92,13 +86,12 @@ def write_range(task: Task, work: RangeToRecord, blocks: Iterable[Block]) -> Com
     return commit
 
 
-def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode | None) -> Iterator[list[Episode]]:
+def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode) -> Iterator[list[Episode]]:
     """Episodes in groups worth writing, so that memory stays flat."""
     group: list[Episode] = []
     size = 0
     for episode in episodes:
-        if on_episode:
-            on_episode(episode)
+        on_episode(episode)
         group.append(episode)
         size += sum(column.nbytes for column in episode.columns.values())
         if size >= _FLUSH_BYTES:

@@ -34,7 +34,6 @@ class Actor(Protocol):
 
     def draw_noise(self, generator: np.random.Generator, count: int) -> NDArray[np.float32]:
         """`[count, K]` noise, all the randomness of `count` actions of one slot: the same in one draw as in several."""
-        ...
 
     def act(
         self,
@@ -44,7 +43,6 @@ class Actor(Protocol):
         rewards: NDArray[np.float64] | None = None,
     ) -> Actions:
         """Actions of all B slots; `noise` is `[B, K]`, None for the mode, and `rewards` `[B]` of the step before."""
-        ...
 
 
 @dataclass(frozen=True)
