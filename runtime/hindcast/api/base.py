@@ -33,17 +33,23 @@ API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
 class Rule:
     """A rule that the API server checks: a CEL expression that must hold; the sentence when it does not.
 
-    `at` is the field that the sentence is about (`.stop.timesteps`), where it is not the rule's own place.
+    `at` is the field that the sentence is about (`.stop.timesteps`), where it is not the rule's own place. A sentence
+    that `is_computed` is itself an expression.
     """
 
     cel: str
     message: str
     at: str = ""
+    is_computed: bool = False
 
     def validation(self) -> dict[str, str]:
         """The entry of `x-kubernetes-validations`."""
         place = {"fieldPath": self.at} if self.at else {}
-        return {"rule": self.cel, "message": self.message, **place}
+        return {
+            "rule": self.cel,
+            "messageExpression" if self.is_computed else "message": self.message,
+            **place,
+        }
 
 
 @dataclass(frozen=True)
