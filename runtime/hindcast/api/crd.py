@@ -16,13 +16,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Extendable, Fixed, Model, Operational, Rule
+from hindcast.api.base import CLASS_PATH, EXTENDABLE, FIXED, GROUP, OPERATIONAL, VERSION, Model, Rule
 from hindcast.api.checks import REPLACED, STREAMED, UNFILTERED
 from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
 from hindcast.api.option_types import RELATIONS
 from hindcast.api.recording import OfflineRecording
-from hindcast.api.sentences import models_in
+from hindcast.api.sentences import models_in, named_fields
 from hindcast.api.structural import OPEN, Schema, structural, without_defaults
 from hindcast.api.training import OfflineTraining
 
@@ -315,13 +316,12 @@ def _unchanged(path: tuple[str, ...], schema: Schema) -> str:
 
 def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The largest parts of the spec that define the run through and through, and that CEL can see."""
-    for name, field in model.model_fields.items():
-        alias = field.alias or name
+    for alias, field in named_fields(model).items():
         part = schema["properties"][alias]
         below = models_in(field.annotation)
-        if any(isinstance(mark, Extendable) for mark in field.metadata):
+        if EXTENDABLE in field.metadata:
             yield from _fixed(below[0], part, (*path, alias))  # type: ignore[arg-type]
-        if any(_may_change(mark) for mark in field.metadata) or _hidden(part):
+        if _may_change(field) or _hidden(part):
             continue
         if len(below) == 1 and "properties" in part and _has_operational(below[0]):
             yield from _defining(below[0], part, (*path, alias))  # type: ignore[arg-type]
@@ -331,9 +331,8 @@ def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) ->
 
 def _fixed(model: type[Model], schema: Schema, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The parts of an extendable field that may not change all the same."""
-    for name, field in model.model_fields.items():
-        alias = field.alias or name
-        if any(isinstance(mark, Fixed) for mark in field.metadata):
+    for alias, field in named_fields(model).items():
+        if FIXED in field.metadata:
             yield (*path, alias)
         for below in models_in(field.annotation):
             yield from _fixed(below, schema["properties"][alias], (*path, alias))  # type: ignore[arg-type]
@@ -348,12 +347,11 @@ def _hidden(schema: Schema) -> bool:
 
 def _has_operational(model: type[BaseModel]) -> bool:
     return any(
-        any(_may_change(mark) for mark in field.metadata)
-        or any(_has_operational(below) for below in models_in(field.annotation))
+        _may_change(field) or any(_has_operational(below) for below in models_in(field.annotation))
         for field in model.model_fields.values()
     )
 
 
-def _may_change(mark: Any) -> bool:
+def _may_change(field: FieldInfo) -> bool:
     """Whether a field's mark lets it change within a revision."""
-    return isinstance(mark, Extendable) or (isinstance(mark, Operational) and not mark.frozen)
+    return EXTENDABLE in field.metadata or OPERATIONAL in field.metadata
