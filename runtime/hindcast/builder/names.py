@@ -208,7 +208,12 @@ def class_of(algorithm: str, name: str, base: type, namespace: dict[str, Any], a
 
     It is kept in the module, whose `globals()` are `namespace`, so that it is one and the same wherever it is imported,
     and can be pickled by its name. Its `attribute` is the algorithm's name.
+
+    Raises:
+        AttributeError: there is no such algorithm.
     """
+    if algorithm not in schemas():
+        raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
     if name not in namespace:
         about = schemas()[algorithm]["description"].partition("\n\n")[0]
         body = {"__module__": namespace["__name__"], "__doc__": about, attribute: algorithm}
