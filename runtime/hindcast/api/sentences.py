@@ -17,8 +17,6 @@ _SHOWN: Final = 60
 _EXPECTED: Final = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
-    "bytes_type": "text",
-    "date_type": "a date",
     "dict_type": "a mapping",
     "finite_number": "a finite number",
     "float_parsing": "a number",
