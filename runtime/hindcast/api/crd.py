@@ -138,9 +138,7 @@ def _config(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any
     defaults: dict[str, dict[str, str]] = {}
     for name, options in algorithms.items():
         for field, part in options["properties"].items():
-            fields.setdefault(field, []).append(
-                (name, without_defaults(structural(part, options.get("$defs"))))
-            )
+            fields.setdefault(field, []).append((name, without_defaults(structural(part))))
             if "default" in part:
                 defaults.setdefault(field, {})[name] = _plain(part["default"])
     properties = {field: _common(variants) for field, variants in sorted(fields.items())}
