@@ -7,17 +7,12 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic
 
 import ray
 from ray.exceptions import RayActorError
 
-from hindcast.worker_processes import end_with_parent
-
-Kept = TypeVar("Kept")
-Given = TypeVarTuple("Given")
-Result = TypeVar("Result")
-Shared = TypeVar("Shared")
+from hindcast.worker_processes import Given, Kept, Result, Shared, end_with_parent
 
 
 class RayWorkers(Generic[Kept]):

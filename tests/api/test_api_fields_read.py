@@ -31,7 +31,7 @@ def trees() -> Trees:
 
 def unread(trees: Trees) -> set[str]:
     """Fields, by their YAML names, that no file outside of `hindcast.api` reads."""
-    own = [tree for path, tree in trees.items() if "api" in path.parts]
+    own = [tree for path, tree in trees.items() if "api" in path.relative_to(ROOT).parts]
     others = [tree for path, tree in trees.items() if tree not in own and path.name != "without_effect.py"]
     readers = Readers((OfflineTraining, OfflineRecording, *SPECS), others, own)
     leaves = {leaf for spec in SPECS for leaf in fields_below(spec)}

@@ -26,7 +26,7 @@ def test_a_name_of_rllibs_is_ours(name: str) -> None:
     assert getattr(hindcast, name) is getattr(hindcast, SAME[name])
 
 
-@pytest.mark.parametrize("name", sorted(hindcast._WHERE))
+@pytest.mark.parametrize("name", sorted(hindcast._public()))
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(hindcast, name) is not None
     assert name in dir(hindcast)

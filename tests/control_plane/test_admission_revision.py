@@ -16,7 +16,7 @@ from admission_specs import KINDS, changed, document, merged, schema
 
 from api_server import ApiServer, Object, Refused
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
-from hindcast.api.base import Operational
+from hindcast.api.base import LOCATION, OPERATIONAL
 from hindcast.api.sentences import models_in
 
 MODELS = {"OfflineRecording": OfflineRecording, "OfflineTraining": OfflineTraining}
@@ -33,12 +33,11 @@ def operational(model: Any, prefix: str = "") -> Iterator[str]:
     """The outermost fields that are marked as not defining the run."""
     for name, field in model.model_fields.items():
         path = f"{prefix}{field.alias or name}"
-        marks = [mark for mark in field.metadata if isinstance(mark, Operational)]
-        if not marks:
+        if OPERATIONAL in field.metadata:
+            yield path
+        elif LOCATION not in field.metadata:
             for below in models_in(field.annotation):
                 yield from operational(below, f"{path}.")
-        elif not marks[0].frozen:
-            yield path
 
 
 def cases(table: dict[str, dict[str, Any]]) -> list[Any]:

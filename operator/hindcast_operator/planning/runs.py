@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from hindcast.api import Resource
 from hindcast.api.attempt import WAITED_OUT, Attempt, ResolvedInput
-from hindcast.api.base import FIXED, LOCATION, Extendable, Model, Operational
+from hindcast.api.base import FIXED, LOCATION, Mark, Model
 from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
 from hindcast_operator.names import child_name
@@ -121,13 +121,8 @@ def fixed_fields(resource: Resource) -> dict[str, Any]:
 def _fixed(model: Model, path: str, changeable: bool) -> Iterator[tuple[str, Any]]:
     for name, field in type(model).model_fields.items():
         value, at = getattr(model, name), f"{path}.{field.alias or name}"
-        marks = [mark for mark in field.metadata if isinstance(mark, Operational | Extendable)]
-        if (
-            value in (None, [], {})
-            or at in _EFFECTIVE_AT_ONCE
-            or LOCATION in marks
-            or FIXED in field.metadata
-        ):
+        marks = [mark for mark in field.metadata if isinstance(mark, Mark)]
+        if value in (None, [], {}) or at in _EFFECTIVE_AT_ONCE or LOCATION in marks or FIXED in marks:
             continue
         if isinstance(value, Model):
             yield from _fixed(value, at, changeable or bool(marks))

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from hindcast.api.base import Model, NonNegative, Positive, ShortText, Text
+from hindcast.api.base import Model, Positive, ShortText
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus, Timestamp
 
 RESOURCE_KEY: Final = "resource.yaml"
@@ -57,21 +57,8 @@ WAITED_OUT: Final[AttemptReason] = "StorageUnavailable"
 """An attempt that was lost for this reason does not count as a retry."""
 
 
-class ResolvedInput(Model):
-    """An input from another resource."""
-
-    path: Text
-    """The recording's dataset, or the training's best checkpoint."""
-    episodes: NonNegative | None = None
-    """Episodes in the dataset."""
-    timesteps: NonNegative | None = None
-    """Timesteps in the dataset."""
-    bytes: NonNegative | None = None
-    """Bytes of the dataset."""
-    memory_bytes: NonNegative | None = None
-    """Bytes that its timesteps take in memory."""
-    digest: ShortText | None = None
-    """Digest of its manifest."""
+class ResolvedInput(OutputStatus):
+    """An input from another resource: a recording's dataset, or the path of a training's best checkpoint."""
 
 
 class Attempt(Model):

@@ -7,6 +7,7 @@ the CRD's schema (the bounds and the rules go with it) and as the reference page
 import math
 import re
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
@@ -33,47 +34,44 @@ API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
 class Rule:
     """A rule that the API server checks: a CEL expression that must hold; the sentence when it does not.
 
-    `at` is the field that the sentence is about (`.stop.timesteps`), where it is not the rule's own place.
+    `at` is the field that the sentence is about (`.stop.timesteps`), where it is not the rule's own place. A sentence
+    that `is_computed` is itself an expression.
     """
 
     cel: str
     message: str
     at: str = ""
+    is_computed: bool = False
 
     def validation(self) -> dict[str, str]:
         """The entry of `x-kubernetes-validations`."""
         place = {"fieldPath": self.at} if self.at else {}
-        return {"rule": self.cel, "message": self.message, **place}
+        return {
+            "rule": self.cel,
+            "messageExpression" if self.is_computed else "message": self.message,
+            **place,
+        }
 
 
-@dataclass(frozen=True)
-class Operational:
-    """Marks a field that does not define the run: how, how fast or where it runs, never what comes out.
+class Mark(Enum):
+    """What a field is to the run; a field without one defines it.
 
-    It is left out of the spec hash. `frozen` ones (locations) still change only with a higher revision.
+    Attributes:
+        OPERATIONAL: does not define the run: how, how fast or where it runs, never what comes out. It is left out of
+            the spec hash.
+        LOCATION: operational too, but changes only with a higher revision.
+        EXTENDABLE: defines the run and may change within a revision all the same: the run goes on with it.
+        FIXED: of a field inside an extendable one: no attempt may change it all the same, since it says what is
+            trained on.
     """
 
-    frozen: bool = False
+    OPERATIONAL = auto()
+    LOCATION = auto()
+    EXTENDABLE = auto()
+    FIXED = auto()
 
 
-OPERATIONAL: Final = Operational()
-LOCATION: Final = Operational(frozen=True)
-
-
-@dataclass(frozen=True)
-class Extendable:
-    """Marks a field that defines the run and may change within a revision all the same: the run goes on with it."""
-
-
-EXTENDABLE: Final = Extendable()
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """Marks a field inside an extendable one that no attempt may change all the same: it says what is trained on."""
-
-
-FIXED: Final = Fixed()
+OPERATIONAL, LOCATION, EXTENDABLE, FIXED = Mark
 
 
 class Model(BaseModel):
@@ -173,11 +171,12 @@ def _check_label_key(value: str) -> str:
     return value
 
 
-_CREDENTIALS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
+_PASSWORD: Final = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@"
+_USER: Final = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@"
 # abfss://container@account.dfs.core.windows.net names a container before the @, and s3://anonymous@bucket nobody.
 _CONTAINER: Final = "^(abfss?|az|wasbs?)://"
 _ANONYMOUS: Final = "^(s3|gs|gcs)://anonymous@[^/:@]+(/|$)"
-_SECRET_QUERY = re.compile(r"[?&](secret_key|access_key|session_token|password|sig|token)=", re.IGNORECASE)
+_SECRET_QUERY: Final = "(?i)[?&](secret_key|access_key|session_token|password|sig|token)="
 
 
 _ONE_SLASH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
@@ -195,14 +194,13 @@ def one_slash(path: str) -> str | None:
 
 
 def _names_user(uri: str) -> bool:
-    found = _CREDENTIALS.match(uri)
-    if found is None or re.match(_ANONYMOUS, uri):
+    if re.match(_ANONYMOUS, uri):
         return False
-    return ":" in found.group().split("://", 1)[1] or not re.match(_CONTAINER, uri)
+    return bool(re.match(_PASSWORD, uri) or (re.match(_USER, uri) and not re.match(_CONTAINER, uri)))
 
 
 def _check_location(value: str) -> str:
-    if _names_user(value) or _SECRET_QUERY.search(value):
+    if _names_user(value) or re.search(_SECRET_QUERY, value):
         raise ValueError(
             "contains credentials; use a Secret (spec.cluster.envFrom), the service account "
             "or the environment instead"
@@ -221,11 +219,10 @@ def _check_class_path(value: str) -> str:
     return value
 
 
-_NO_SECRET_QUERY: Final = "!self.matches('(?i)[?&](secret_key|access_key|session_token|password|sig|token)=')"
+_NO_SECRET_QUERY: Final = f"!self.matches('{_SECRET_QUERY}')"
 LOCATION_RULES: Final = (
     Rule(
-        "(!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@') && "
-        f"(!self.matches('^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@') || self.matches('{_CONTAINER}')) && "
+        f"(!self.matches('{_PASSWORD}') && (!self.matches('{_USER}') || self.matches('{_CONTAINER}')) && "
         f"{_NO_SECRET_QUERY}) || (self.matches('{_ANONYMOUS}') && {_NO_SECRET_QUERY})",
         "contains credentials; use a Secret (spec.cluster.envFrom) or the service account instead",
     ),

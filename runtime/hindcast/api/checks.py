@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from hindcast.api.documents import Problem, Steps
 from hindcast.api.model import Distribution, ModelSpec
 from hindcast.api.options import algorithms, is_custom, live_algorithms, options_model, schemas
-from hindcast.api.sentences import field_names, nearest, problems_of
+from hindcast.api.sentences import nearest, problems_of
 
 Spec = Mapping[str, Any]
 """Plain values, which may be wrong: the spec of an OfflineTraining, or the policy.train of an OfflineRecording."""
@@ -39,7 +39,7 @@ def check_algorithm(kind: str, spec: Spec, at: Steps) -> list[Problem]:
         return []
     if problem := _of_name(kind, algorithm):
         return [Problem((*at, "algorithm"), problem)]
-    checks = _OF_TRAININGS if kind == "OfflineTraining" else _OF_EXPERTS
+    checks = _OF_CUSTOM if is_custom(algorithm) else _CHECKS[kind]
     found = [problem for check in checks for problem in check(algorithm, spec)]
     return [
         *_of_options(algorithm, spec.get("config", {}), (*at, "config")),
@@ -59,30 +59,18 @@ def _of_name(kind: str, algorithm: str) -> str | None:
 def _of_options(algorithm: str, config: Any, at: Steps) -> Iterator[Problem]:
     if algorithm not in schemas() or not isinstance(config, dict):
         return
-    others, own = _foreign(algorithm, config)
-    for name, owners in others.items():
-        yield Problem((*at, name), f"does not apply to {algorithm}; it is a field of {', '.join(owners)}")
+    owners = {name: [each for each, s in schemas().items() if name in s["properties"]] for name in config}
+    others = {name: known for name, known in owners.items() if known and algorithm not in known}
+    for name, known in others.items():
+        yield Problem((*at, name), f"does not apply to {algorithm}; it is a field of {', '.join(known)}")
+    rest = {name: value for name, value in config.items() if name not in others}
     try:
-        options_model(algorithm).model_validate(own)
+        options_model(algorithm).model_validate(rest)
     except ValidationError as error:
-        yield from problems_of(error, options_model(algorithm), own, at)
-
-
-def _foreign(algorithm: str, config: dict[str, Any]) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Fields that only other algorithms have, with those; and the rest of the config."""
-    own = field_names(options_model(algorithm))
-    others = {
-        name: owners
-        for name in config
-        if name not in own and (owners := [a for a, s in schemas().items() if name in s["properties"]])
-    }
-    return others, {name: value for name, value in config.items() if name not in others}
+        yield from problems_of(error, options_model(algorithm), rest, at)
 
 
 def _of_model(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    """A user's own algorithm says what it takes when it is imported."""
-    if algorithm not in schemas():
-        return
     schema = schemas()[algorithm]
     recurrent = _given(spec, "model", "recurrent") or "none"
     if recurrent != "none" and not schema.get("x-recurrent"):
@@ -106,7 +94,7 @@ def untrained(distribution: str, algorithm: str, trained: Iterable[str]) -> str:
 
 
 def _of_sequences(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    schema = schemas().get(algorithm, {})
+    schema = schemas()[algorithm]
     if not schema.get("x-recurrent") or (_given(spec, "model", "recurrent") or "none") == "none":
         return
     name = "trainBatchSizePerLearner"
@@ -117,11 +105,8 @@ def _of_sequences(algorithm: str, spec: Spec) -> Iterator[Problem]:
 
 
 def _of_samplers(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    """A user's own algorithm says whether it learns from samples when it is imported."""
-    if algorithm not in schemas() or algorithm in live_algorithms():
-        return
     for index, source in enumerate(_sources(spec)):
-        if isinstance(source.get("sampler"), dict):
+        if isinstance(source.get("sampler"), dict) and algorithm not in live_algorithms():
             yield _unsampled(algorithm, live_algorithms(), ("input", index, "sampler"))
 
 
@@ -161,9 +146,7 @@ def _of_priorities(_: str, spec: Spec) -> Iterator[Problem]:
 
 
 def _of_compiling(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    if algorithm not in schemas() or schemas()[algorithm].get("x-compiled"):
-        return
-    if _given(spec, "learners", "compile") is True:
+    if _given(spec, "learners", "compile") is True and not schemas()[algorithm].get("x-compiled"):
         why = f"is true, but torch.compile does not support the losses of {algorithm}: leave it out"
         yield Problem(("learners", "compile"), why)
 
@@ -185,12 +168,16 @@ def _given(spec: Any, *path: str) -> Any:
 
 Check = Callable[[str, Spec], Iterator[Problem]]
 
-_OF_TRAININGS: Final[tuple[Check, ...]] = (
-    _of_model,
-    _of_sequences,
-    _of_samplers,
-    _of_filter,
-    _of_priorities,
-    _of_compiling,
-)
-_OF_EXPERTS: Final[tuple[Check, ...]] = (_of_model, _of_own_sampler, _of_own_filter)
+_CHECKS: Final[Mapping[str, tuple[Check, ...]]] = {
+    "OfflineTraining": (
+        _of_model,
+        _of_sequences,
+        _of_samplers,
+        _of_filter,
+        _of_priorities,
+        _of_compiling,
+    ),
+    "OfflineRecording": (_of_model, _of_own_sampler, _of_own_filter),
+}
+_OF_CUSTOM: Final[tuple[Check, ...]] = (_of_filter, _of_priorities)
+"""What a user's own algorithm takes besides, it says when it is imported."""

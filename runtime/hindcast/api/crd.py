@@ -12,17 +12,18 @@ spec hash sees the rest (`pipeline.connectors`).
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from hindcast.api.base import CLASS_PATH, GROUP, VERSION, Extendable, Fixed, Model, Operational
+from hindcast.api.base import CLASS_PATH, EXTENDABLE, FIXED, GROUP, OPERATIONAL, VERSION, Model, Rule
 from hindcast.api.checks import REPLACED, STREAMED, UNFILTERED
 from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
 from hindcast.api.option_types import RELATIONS
 from hindcast.api.recording import OfflineRecording
-from hindcast.api.sentences import models_in
+from hindcast.api.sentences import models_in, named_fields
 from hindcast.api.structural import OPEN, Schema, structural, without_defaults
 from hindcast.api.training import OfflineTraining
 
@@ -31,17 +32,6 @@ Kind = type[OfflineRecording] | type[OfflineTraining]
 KINDS: Final[dict[Kind, tuple[str, str]]] = {
     OfflineRecording: ("offlinerecordings", "orec"),
     OfflineTraining: ("offlinetrainings", "otr"),
-}
-
-_COLUMNS: Final = {
-    "OfflineRecording": (
-        ("Algorithm", "string", ".spec.policy.train.algorithm", 0),
-        ("Output", "string", ".status.output.path", 1),
-    ),
-    "OfflineTraining": (
-        ("Algorithm", "string", ".spec.algorithm", 0),
-        ("Checkpoint", "string", ".status.checkpoint.path", 1),
-    ),
 }
 
 
@@ -73,7 +63,7 @@ def _definition(kind: Kind, plural: str, short: str, algorithms: Mapping[str, Sc
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": _columns(name),
+                    "additionalPrinterColumns": _columns(kind),
                     "schema": {"openAPIV3Schema": _root(kind, algorithms)},
                 }
             ],
@@ -81,21 +71,23 @@ def _definition(kind: Kind, plural: str, short: str, algorithms: Mapping[str, Sc
     }
 
 
-def _columns(name: str) -> list[dict[str, Any]]:
-    own_first, own_wide = _COLUMNS[name]
-    columns = (
-        ("State", "string", ".status.state", 0),
-        own_first,
-        ("Progress", "string", ".status.progress.summary", 0),
-        ("Return", "string", ".status.progress.episodeReturn", 0),
-        ("Age", "date", ".metadata.creationTimestamp", 0),
-        ("RayJob", "string", ".status.rayJob", 1),
-        own_wide,
-        ("Message", "string", ".status.message", 1),
-    )
+def _columns(kind: Kind) -> list[dict[str, Any]]:
+    if kind is OfflineTraining:
+        algorithm, result = ".spec.algorithm", {"Checkpoint": ".status.checkpoint.path"}
+    else:
+        algorithm, result = ".spec.policy.train.algorithm", {"Output": ".status.output.path"}
+    always = {
+        "State": ".status.state",
+        "Algorithm": algorithm,
+        "Progress": ".status.progress.summary",
+        "Return": ".status.progress.episodeReturn",
+        "Age": ".metadata.creationTimestamp",
+    }
+    if_wide = {"RayJob": ".status.rayJob", **result, "Message": ".status.message"}
     return [
-        {"name": title, "type": type_, "jsonPath": path} | ({"priority": priority} if priority else {})
-        for title, type_, path, priority in columns
+        {"name": title, "type": "date" if title == "Age" else "string", "jsonPath": path}
+        | ({"priority": 1} if title in if_wide else {})
+        for title, path in (always | if_wide).items()
     ]
 
 
@@ -122,20 +114,19 @@ def _root(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
             "spec": spec,
             "status": status,
         },
-        "x-kubernetes-validations": [_name_rule()],
+        "x-kubernetes-validations": [_NAME_RULE.validation()],
     }
 
 
-def _name_rule() -> dict[str, str]:
-    return {
-        "rule": f"self.metadata.name.size() <= {NAME_LIMIT} && self.metadata.name.matches('{NAME_PATTERN}')",
-        "message": f"metadata.name: at most {NAME_LIMIT} lower-case letters, digits and '-' are allowed, "
-        "beginning with a letter and not ending with '-'",
-    }
+_NAME_RULE: Final = Rule(
+    f"self.metadata.name.size() <= {NAME_LIMIT} && self.metadata.name.matches('{NAME_PATTERN}')",
+    f"metadata.name: at most {NAME_LIMIT} lower-case letters, digits and '-' are allowed, "
+    "beginning with a letter and not ending with '-'",
+)
 
 
-def _add_rules(schema: dict[str, Any], rules: list[dict[str, str]]) -> None:
-    schema["x-kubernetes-validations"] = [*schema.get("x-kubernetes-validations", []), *rules]
+def _add_rules(schema: dict[str, Any], rules: Iterable[Rule]) -> None:
+    schema.setdefault("x-kubernetes-validations", []).extend(rule.validation() for rule in rules)
 
 
 # -- options ------------------------------------------------------------------------------------------------
@@ -147,9 +138,7 @@ def _config(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any
     defaults: dict[str, dict[str, str]] = {}
     for name, options in algorithms.items():
         for field, part in options["properties"].items():
-            fields.setdefault(field, []).append(
-                (name, without_defaults(structural(part, options.get("$defs"))))
-            )
+            fields.setdefault(field, []).append((name, without_defaults(structural(part))))
             if "default" in part:
                 defaults.setdefault(field, {})[name] = _plain(part["default"])
     properties = {field: _common(variants) for field, variants in sorted(fields.items())}
@@ -198,52 +187,49 @@ def _texts(variants: list[tuple[str, dict[str, Any]]]) -> str:
     return " ".join(f"{', '.join(names)}: {text}" for text, names in names_by_text.items())
 
 
-def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schema) -> list[dict[str, str]]:
-    rules = [_name_of_algorithm_rule(kind, list(algorithms))]
-    rules.append(_sampler_rule(kind, [name for name, options in algorithms.items() if options.get("x-live")]))
-    for field in config["properties"]:
+def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schema) -> Iterator[Rule]:
+    yield _name_of_algorithm_rule(kind, list(algorithms))
+    yield _sampler_rule(kind, [name for name, options in algorithms.items() if options.get("x-live")])
+    for field, part in config["properties"].items():
         owners = [name for name, options in algorithms.items() if field in options["properties"]]
-        if len(owners) == len(algorithms) or _hidden(config["properties"][field]):
-            continue
-        allowed = ", ".join(f"'{name}'" for name in owners)
-        rules.append(
-            {
-                "rule": f"!has(self.config) || !has(self.config.{_cel(field)}) || "
-                f"self.algorithm in [{allowed}]",
-                "messageExpression": f"'config.{field} does not apply to ' + self.algorithm + "
+        if len(owners) < len(algorithms) and not _hidden(part):
+            yield Rule(
+                f"!has(self.config) || !has(self.config.{_cel(field)}) || self.algorithm in {owners}",
+                f"'config.{field} does not apply to ' + self.algorithm + "
                 f"'; it is a field of {', '.join(owners)}'",
-                "fieldPath": f".config.{field}",
-            }
-        )
-    rules += [rule for name, options in algorithms.items() for rule in _relation_rules(name, options)]
-    return rules + ([_filter_rule(), *_priority_rules()] if kind is OfflineTraining else [])
+                at=f".config.{field}",
+                is_computed=True,
+            )
+    for name, options in algorithms.items():
+        yield from _relation_rules(name, options)
+    if kind is OfflineTraining:
+        yield _FILTER_RULE
+        yield from _PRIORITY_RULES
 
 
-def _name_of_algorithm_rule(kind: Kind, names: list[str]) -> dict[str, str]:
-    listed, usable = ", ".join(f"'{name}'" for name in names), ", ".join(names)
-    rule = f"self.algorithm in [{listed}]"
+def _name_of_algorithm_rule(kind: Kind, names: list[str]) -> Rule:
+    rule, usable = f"self.algorithm in {names}", ", ".join(names)
     if kind is OfflineTraining:
         rule += f" || self.algorithm.matches(r'{CLASS_PATH}')"
         usable += " or package.module:Class"
     found = f"'algorithm is ' + self.algorithm + ', which an {kind.__name__} cannot use; it can use {usable}'"
-    return {"rule": rule, "messageExpression": found, "fieldPath": ".algorithm"}
+    return Rule(rule, found, at=".algorithm", is_computed=True)
 
 
-def _sampler_rule(kind: Kind, names: list[str]) -> dict[str, str]:
+def _sampler_rule(kind: Kind, names: list[str]) -> Rule:
     """Which algorithms learn from what their policy plays; a user's own says it when it is imported."""
-    listed, usable = ", ".join(f"'{name}'" for name in names), ", ".join(names)
     if kind is OfflineRecording:
-        rule, place = f"!has(self.sampler) || self.algorithm in [{listed}]", ".sampler"
+        rule, place = f"!has(self.sampler) || self.algorithm in {names}", ".sampler"
     else:
         without, place = "self.input.all(source, !has(source.sampler))", ".input"
-        rule = f"{without} || self.algorithm in [{listed}] || self.algorithm.contains(':')"
-    return {"rule": rule, "message": f"only {usable} can learn from a sampler", "fieldPath": place}
+        rule = f"{without} || self.algorithm in {names} || self.algorithm.contains(':')"
+    return Rule(rule, f"only {', '.join(names)} can learn from a sampler", at=place)
 
 
 _CEL_RELATIONS: Final = {"x-at-most": "{} <= {}", "x-multiple-of": "{} % {} == 0"}
 
 
-def _relation_rules(algorithm: str, options: Schema) -> Iterator[dict[str, str]]:
+def _relation_rules(algorithm: str, options: Schema) -> Iterator[Rule]:
     """How an option bounds another one, whether they are given or have the algorithm's defaults."""
 
     def value(field: str) -> str:
@@ -252,40 +238,37 @@ def _relation_rules(algorithm: str, options: Schema) -> Iterator[dict[str, str]]
 
     for field, part in options["properties"].items():
         for key, relation in _CEL_RELATIONS.items():
-            if (other := part.get(key)) is None:
-                continue
-            holds = relation.format(value(field), value(other))
-            yield {
-                "rule": f"self.algorithm != '{algorithm}' || !has(self.config) || {holds}",
-                "message": f"config.{field} must be {RELATIONS[key][0]} {other}",
-                "fieldPath": f".config.{field}",
-            }
+            if other := part.get(key):
+                holds = relation.format(value(field), value(other))
+                yield Rule(
+                    f"self.algorithm != '{algorithm}' || !has(self.config) || {holds}",
+                    f"config.{field} must be {RELATIONS[key][0]} {other}",
+                    at=f".config.{field}",
+                )
 
 
-def _filter_rule() -> dict[str, str]:
-    return {
-        "rule": "self.model.observationFilter != 'meanStd' || has(self.initialCheckpoint) || "
-        "self.input.exists(source, !has(source.sampler))",
-        "message": f"model.observationFilter {UNFILTERED}",
-        "fieldPath": ".model.observationFilter",
-    }
-
-
-def _priority_rules() -> Iterator[dict[str, str]]:
-    """What draws by priority need of recorded data."""
-    idle = (
-        "!has(self.config) || !has(self.config.prioritizedReplay) || !self.config.prioritizedReplay || "
-        "self.input.all(source, has(source.sampler))"
+_FILTER_RULE: Final = Rule(
+    "self.model.observationFilter != 'meanStd' || has(self.initialCheckpoint) || "
+    "self.input.exists(source, !has(source.sampler))",
+    f"model.observationFilter {UNFILTERED}",
+    at=".model.observationFilter",
+)
+_NO_PRIORITIES: Final = (
+    "!has(self.config) || !has(self.config.prioritizedReplay) || !self.config.prioritizedReplay || "
+    "self.input.all(source, has(source.sampler))"
+)
+_PRIORITY_RULES: Final = tuple(
+    Rule(
+        f"{_NO_PRIORITIES} || self.pipeline.{field} != '{value}'",
+        f"pipeline.{field} {message}",
+        at=f".pipeline.{field}",
     )
     for field, value, message in (
         ("residency", "Streaming", STREAMED),
         ("sampling", "WithReplacement", REPLACED),
-    ):
-        yield {
-            "rule": f"{idle} || self.pipeline.{field} != '{value}'",
-            "message": f"pipeline.{field} {message}",
-            "fieldPath": f".pipeline.{field}",
-        }
+    )
+)
+"""What draws by priority needs of recorded data."""
 
 
 _CEL_KEYWORDS: Final = re.compile(
@@ -301,23 +284,15 @@ def _cel(field: str) -> str:
 # -- revisions ----------------------------------------------------------------------------------------------
 
 
-def _revision_rules(model: Any, spec: Schema) -> list[dict[str, str]]:
-    rules = [
-        {
-            "rule": "self.revision >= oldSelf.revision",
-            "message": "revision never decreases",
-            "fieldPath": ".revision",
-        }
-    ]
+def _revision_rules(model: Any, spec: Schema) -> Iterator[Rule]:
+    yield Rule("self.revision >= oldSelf.revision", "revision never decreases", at=".revision")
     for path in _defining(model, spec):
-        rules.append(
-            {
-                "rule": f"self.revision > oldSelf.revision || {_unchanged(path, spec)}",
-                "message": f"{'.'.join(path)} defines the run: it changes only with a higher revision",
-                "fieldPath": "".join(f".{step}" for step in path),
-            }
+        field = ".".join(path)
+        yield Rule(
+            f"self.revision > oldSelf.revision || {_unchanged(path, spec)}",
+            f"{field} defines the run: it changes only with a higher revision",
+            at=f".{field}",
         )
-    return rules
 
 
 def _unchanged(path: tuple[str, ...], schema: Schema) -> str:
@@ -339,13 +314,12 @@ def _unchanged(path: tuple[str, ...], schema: Schema) -> str:
 
 def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The largest parts of the spec that define the run through and through, and that CEL can see."""
-    for name, field in model.model_fields.items():
-        alias = field.alias or name
+    for alias, field in named_fields(model).items():
         part = schema["properties"][alias]
         below = models_in(field.annotation)
-        if any(isinstance(mark, Extendable) for mark in field.metadata):
+        if EXTENDABLE in field.metadata:
             yield from _fixed(below[0], part, (*path, alias))  # type: ignore[arg-type]
-        if any(_may_change(mark) for mark in field.metadata) or _hidden(part):
+        if _may_change(field) or _hidden(part):
             continue
         if len(below) == 1 and "properties" in part and _has_operational(below[0]):
             yield from _defining(below[0], part, (*path, alias))  # type: ignore[arg-type]
@@ -355,9 +329,8 @@ def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) ->
 
 def _fixed(model: type[Model], schema: Schema, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The parts of an extendable field that may not change all the same."""
-    for name, field in model.model_fields.items():
-        alias = field.alias or name
-        if any(isinstance(mark, Fixed) for mark in field.metadata):
+    for alias, field in named_fields(model).items():
+        if FIXED in field.metadata:
             yield (*path, alias)
         for below in models_in(field.annotation):
             yield from _fixed(below, schema["properties"][alias], (*path, alias))  # type: ignore[arg-type]
@@ -372,12 +345,11 @@ def _hidden(schema: Schema) -> bool:
 
 def _has_operational(model: type[BaseModel]) -> bool:
     return any(
-        any(_may_change(mark) for mark in field.metadata)
-        or any(_has_operational(below) for below in models_in(field.annotation))
+        _may_change(field) or any(_has_operational(below) for below in models_in(field.annotation))
         for field in model.model_fields.values()
     )
 
 
-def _may_change(mark: Any) -> bool:
+def _may_change(field: FieldInfo) -> bool:
     """Whether a field's mark lets it change within a revision."""
-    return isinstance(mark, Extendable) or (isinstance(mark, Operational) and not mark.frozen)
+    return EXTENDABLE in field.metadata or OPERATIONAL in field.metadata

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from hindcast.api.base import Extendable, Fixed, Model, Operational
+from hindcast.api.base import EXTENDABLE, FIXED, LOCATION, OPERATIONAL, Model
 from hindcast.api.options import is_custom, normalised
 from hindcast.api.recording import OfflineRecording, TrainPolicy
 from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
@@ -29,7 +29,7 @@ def course_hash(resource: OfflineRecording | OfflineTraining) -> str:
     """
     course = _defining(resource.spec)
     for name, field in type(resource.spec).model_fields.items():
-        if any(isinstance(mark, Extendable) for mark in field.metadata):
+        if EXTENDABLE in field.metadata:
             course.pop(field.alias or name, None)
             course |= _fixed(getattr(resource.spec, name), field.alias or name)
     return _hash(resource, course)
@@ -45,7 +45,7 @@ def _defining(model: Model) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
-        if any(isinstance(mark, Operational) for mark in field.metadata):
+        if OPERATIONAL in field.metadata or LOCATION in field.metadata:
             continue
         if value == field.get_default(call_default_factory=True):
             continue
@@ -68,7 +68,7 @@ def _fixed(value: Any, path: str) -> dict[str, Any]:
     for name, field in type(value).model_fields.items():
         own, at = getattr(value, name), f"{path}.{field.alias or name}"
         found |= _fixed(own, at)
-        if own is not None and any(isinstance(mark, Fixed) for mark in field.metadata):
+        if own is not None and FIXED in field.metadata:
             found[at] = own
     return found
 

@@ -104,19 +104,22 @@ def _model_of(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining
                 (), f"the document is {show(value)}, expected a resource: apiVersion, kind, metadata, spec"
             )
         ]
-    version, kind = value.get("apiVersion"), value.get("kind")
+    kind = value.get("kind")
     problems = []
-    if version != API_VERSION:
-        found = "is missing" if "apiVersion" not in value else f"is {show(version)}"
-        problems.append(Problem(("apiVersion",), f"{found}, expected {API_VERSION}"))
+    if value.get("apiVersion") != API_VERSION:
+        problems.append(_unexpected(value, "apiVersion", API_VERSION))
     if not isinstance(kind, str):
-        found = "is missing" if "kind" not in value else f"is {show(kind)}"
-        problems.append(Problem(("kind",), f"{found}, expected {' or '.join(KINDS)}"))
+        problems.append(_unexpected(value, "kind", " or ".join(KINDS)))
     elif kind not in KINDS:
         problems.append(
             Problem(("kind",), f"is '{kind}', expected {' or '.join(KINDS)}{similar(kind, KINDS)}")
         )
     return (KINDS[str(kind)] if not problems else None), problems
+
+
+def _unexpected(value: dict[str, Any], name: str, expected: str) -> Problem:
+    found = f"is {show(value[name])}" if name in value else "is missing"
+    return Problem((name,), f"{found}, expected {expected}")
 
 
 def _check_algorithms(value: dict[str, Any]) -> list[Problem]:

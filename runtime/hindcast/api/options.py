@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from types import GenericAlias
 from typing import Annotated, Any, Final, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -20,17 +19,7 @@ from hindcast.api.option_types import BY_NAME, RELATIONS, Related
 
 Schema = Mapping[str, Any]
 
-_CONSTRAINTS: Final = {
-    "minimum": "ge",
-    "exclusiveMinimum": "gt",
-    "maximum": "le",
-    "exclusiveMaximum": "lt",
-    "minLength": "min_length",
-    "maxLength": "max_length",
-    "minItems": "min_length",
-    "maxItems": "max_length",
-    "pattern": "pattern",
-}
+_BOUNDS: Final = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
 _TYPES: Final = {"integer": Int, "number": float, "boolean": bool, "string": str, "null": None}
 
 
@@ -103,47 +92,27 @@ def options_lacking_another(algorithm: str, config: Mapping[str, Any]) -> dict[s
     }
 
 
-def build_model(
-    name: str, schema: Schema, definitions: Mapping[str, Schema] | None = None
-) -> type[BaseModel]:
-    """A strict pydantic model of an object schema, in the dialect that pydantic itself writes."""
-    definitions = definitions or schema.get("$defs", {})
-    required = schema.get("required", ())
+def build_model(name: str, schema: Schema) -> type[BaseModel]:
+    """A strict pydantic model of an object schema, in the dialect that pydantic itself writes.
+
+    Every option has a default. It is a number, text, true or false, one of some words, or what `option_types` names;
+    any of these may be null instead.
+    """
     fields: dict[str, Any] = {}
     for field, part in schema["properties"].items():
-        default = ... if field in required else part.get("default")
-        annotation = _annotation(f"{name}{field}", part, definitions)
         related = {key: part[key] for key in RELATIONS if key in part}
-        about = Field(default=default, description=part.get("description"), json_schema_extra=related)
-        fields[field] = (annotation, about)
+        about = Field(default=part["default"], description=part.get("description"), json_schema_extra=related)
+        fields[field] = (_annotation(part), about)
     model: type[BaseModel] = create_model(name, __base__=_Rebuilt, **fields)
     return model
 
 
-def _annotation(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Any:
+def _annotation(schema: Schema) -> Any:
     if "x-type" in schema:
         return BY_NAME[schema["x-type"]]
-    if "$ref" in schema:
-        return _annotation(name, definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
     if "anyOf" in schema:
-        return Union[tuple(_annotation(name, part, definitions) for part in schema["anyOf"])]  # noqa: UP007
-    if "const" in schema or "enum" in schema:
-        return Literal[tuple(schema.get("enum", [schema.get("const")]))]
-    bounds = {ours: schema[theirs] for theirs, ours in _CONSTRAINTS.items() if theirs in schema}
-    plain = _plain(name, schema, definitions)
-    return Annotated[plain, Field(**bounds)] if bounds else plain
-
-
-def _plain(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Any:
-    kind = schema.get("type")
-    if kind == "object" and "properties" in schema:
-        return build_model(name, schema, definitions)
-    if kind == "object":
-        values = schema.get("additionalProperties")
-        return GenericAlias(
-            dict, (str, _annotation(name, values if isinstance(values, dict) else {}, definitions))
-        )
-    if kind == "array":
-        entries = {"anyOf": schema["prefixItems"]} if "prefixItems" in schema else schema.get("items", {})
-        return GenericAlias(list, (_annotation(name, entries, definitions),))
-    return _TYPES.get(str(kind), Any)
+        return Union[tuple(map(_annotation, schema["anyOf"]))]  # noqa: UP007
+    if "enum" in schema:
+        return Literal[tuple(schema["enum"])]
+    bounds = {ours: schema[theirs] for theirs, ours in _BOUNDS.items() if theirs in schema}
+    return Annotated[_TYPES[schema["type"]], Field(**bounds)]

@@ -8,17 +8,8 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, WithJsonSchema
 
 _UNITS: Final[dict[str, int]] = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
+    **{unit: 1000**power for power, unit in enumerate(("", "k", "M", "G", "T", "P"))},
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", start=1)},
 }
 _PATTERN: Final = r"^([0-9]+(\.[0-9]+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 _LONGEST: Final = 32

@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from hindcast.api.documents import Problem, Steps
@@ -16,8 +17,6 @@ _SHOWN: Final = 60
 _EXPECTED: Final = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
-    "bytes_type": "text",
-    "date_type": "a date",
     "dict_type": "a mapping",
     "finite_number": "a finite number",
     "float_parsing": "a number",
@@ -73,9 +72,7 @@ def sentence(problem: Problem, prefix: str = "") -> str:
 def nearest(name: str, names: Iterable[str]) -> str:
     """`; did you mean 'algorithm'?` when a name is near enough, else all that are allowed."""
     known = sorted(names)
-    if found := _close(name, known):
-        return f"; did you mean '{found}'?"
-    return f"; allowed: {', '.join(known)}" if known else ""
+    return similar(name, known) or (f"; allowed: {', '.join(known)}" if known else "")
 
 
 def similar(name: str, names: Iterable[str]) -> str:
@@ -107,9 +104,9 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
-def field_names(model: type[BaseModel]) -> list[str]:
-    """The names of a model's fields as they stand in YAML."""
-    return [field.alias or name for name, field in model.model_fields.items()]
+def named_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a model by their names in YAML."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def problems_of(
@@ -209,25 +206,19 @@ def _similar(details: ErrorDetails) -> str:
     return similar(found, [word.strip(" '") for word in allowed.split(",")])
 
 
-def _names_at(model: type[BaseModel], steps: Steps) -> list[str]:
-    owner = model_at(model, steps)
-    return field_names(owner) if owner else []
-
-
-def model_at(model: type[BaseModel], steps: Steps) -> type[BaseModel] | None:
-    """The model that stands at a place inside `model`, if one does."""
+def _names_at(model: type[BaseModel], steps: Steps) -> Iterable[str]:
+    """The fields of the model that stands at a place inside `model`, if one does."""
     here: Any = model
     for step in steps:
         here = _step_into(here, step)
     found = models_in(here)
-    return found[0] if len(found) == 1 else None
+    return named_fields(found[0]) if len(found) == 1 else ()
 
 
 def _step_into(annotation: Any, step: str | int) -> Any:
     for model in models_in(annotation):
-        for name, field in model.model_fields.items():
-            if step == (field.alias or name):
-                return field.annotation
+        if (field := named_fields(model).get(str(step))) is not None:
+            return field.annotation
     for part in _parts(annotation):
         if get_origin(part) in (list, dict):
             return get_args(part)[-1]

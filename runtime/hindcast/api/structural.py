@@ -84,8 +84,6 @@ def without_defaults(schema: Schema) -> dict[str, Any]:
     result = {key: value for key, value in schema.items() if key != "default"}
     if "properties" in result:
         result["properties"] = {n: without_defaults(part) for n, part in result["properties"].items()}
-    if isinstance(result.get("items"), dict):
-        result["items"] = without_defaults(result["items"])
     return result
 
 

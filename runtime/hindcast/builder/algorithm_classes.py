@@ -55,6 +55,4 @@ def get_trainable_cls(name: str) -> type[NamedAlgorithm]:
 
 
 def __getattr__(name: str) -> type[NamedAlgorithm]:
-    if name not in schemas():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return class_of(name, name, NamedAlgorithm, globals(), "algorithm_name")

@@ -20,10 +20,8 @@ class UnknownConfig(SpecError, ImportError):
 
 def __getattr__(name: str) -> type[AlgorithmConfig]:
     algorithm = name.removesuffix(_SUFFIX)
-    if name == algorithm or algorithm not in schemas():
-        if name[:1].isupper():
-            raise UnknownConfig(f"Hindcast has no {name}{_advice(algorithm.partition('Conf')[0])}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name[:1].isupper() and (name == algorithm or algorithm not in schemas()):
+        raise UnknownConfig(f"Hindcast has no {name}{_advice(algorithm.partition('Conf')[0])}")
     return class_of(algorithm, name, AlgorithmConfig, globals(), "default_algorithm")
 
 

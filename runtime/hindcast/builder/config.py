@@ -32,7 +32,7 @@ from hindcast.api.sentences import nearest
 from hindcast.builder.expanded import expanded
 from hindcast.builder.model_config import as_dict
 from hindcast.builder.module_spec import spec_as_dict
-from hindcast.builder.names import GONE, UnknownName, check_names, default_of, is_absent, method_of
+from hindcast.builder.names import GONE, UnknownName, check_name, default_of, is_absent, method_of
 from hindcast.builder.options import python_names
 from hindcast.builder.replaced import replaced
 from hindcast.builder.resources import BuildPlan, learns_online, plan_of, recording, training
@@ -211,18 +211,18 @@ class AlgorithmConfig:
         algorithm, name = self._chosen, name or self._name
         ends = {to_camel(key): value for key, value in stop.items()} if stop else None
         options = expanded(self.algorithm, self._given)
+        resource: OfflineTraining | OfflineRecording
         if options.get("output") and not options.get("input_"):
-            recorded = recording(algorithm, options, name, dict(policy) if policy else None, ends)
-            refuse_given(recorded.model_dump())
-            return recorded
-        if learns_online(algorithm):
+            resource = recording(algorithm, options, name, dict(policy) if policy else None, ends)
+        elif learns_online(algorithm):
             raise SpecError(
                 f"{algorithm} learns in its environment: as a resource it trains the policy of a recording; "
                 "add .offline_data(output=...)."
             )
-        trained = training(algorithm, options, name, ends)
-        refuse_given(trained.model_dump())
-        return trained
+        else:
+            resource = training(algorithm, options, name, ends)
+        refuse_given(resource.model_dump())
+        return resource
 
     @python_names()
     def plan(self) -> BuildPlan:
@@ -384,10 +384,14 @@ class AlgorithmConfig:
     def _take(self, method: str, options: Mapping[str, Any]) -> Self:
         if self._is_frozen:
             raise SpecError("the config is frozen: change config.copy(copy_frozen=False) instead.")
-        check_names(self.algorithm, method, options)
-        self._options.update(
-            {name: value for name, value in options.items() if not is_absent(self.algorithm, name, value)}
-        )
+        wanted = {
+            name: value
+            for name, value in options.items()
+            if method != "training" or not is_absent(self.algorithm, name, value)
+        }
+        for name, value in wanted.items():
+            check_name(self.algorithm, method, name, value)
+        self._options.update(wanted)
         return self
 
 

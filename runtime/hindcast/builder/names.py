@@ -66,7 +66,8 @@ class UnknownName(SpecError, AttributeError):
 
 def algorithm_options(algorithm: str | None) -> list[str]:
     """The names of an algorithm's options in snake case; those of all algorithms if it is None."""
-    return [in_snake_case(name) for schema in _schemas_of(algorithm) for name in schema["properties"]]
+    known = [schemas()[algorithm]] if algorithm in schemas() else schemas().values()
+    return [in_snake_case(name) for schema in known for name in schema["properties"]]
 
 
 def schema_of(algorithm: str | None, name: str) -> Mapping[str, Any]:
@@ -84,7 +85,7 @@ def default_of(algorithm: str | None, name: str) -> Any:
         UnknownName: it is not an option, or one of another algorithm.
     """
     try:
-        _check_name(algorithm, method_of(algorithm, name), name, None)
+        check_name(algorithm, method_of(algorithm, name), name, None)
     except SpecError as error:
         raise UnknownName(str(error)) from None
     return schema_of(algorithm, name).get("default") if algorithm in schemas() else None
@@ -108,15 +109,17 @@ def method_of(algorithm: str | None, name: str) -> str:
     raise SpecError(f"{name} is not an option of a config{similar(name, known)}")
 
 
-def check_names(algorithm: str | None, method: str, options: Mapping[str, Any]) -> None:
+def check_name(algorithm: str | None, method: str, name: str, value: Any) -> None:
     """Refuse what the method does not take.
 
     Raises:
         SpecError: a name that is not an option, or belongs to another method or algorithm; a refused option.
     """
-    for name, value in options.items():
-        if not (method == "training" and is_absent(algorithm, name, value)):
-            _check_name(algorithm, method, name, value)
+    option = OPTIONS[method].get(name) if is_of_table(algorithm, name) else None
+    if option is None and not (method == "training" and _is_own(algorithm, name)):
+        raise SpecError(f"{method}({name}=...): {name} {_place_of(algorithm, method, name)}")
+    if option is not None and option.kind == "refused" and _asks(option, value):
+        raise SpecError(f"{method}({name}={_shown(value)}): {option.remark}.")
 
 
 def is_absent(algorithm: str | None, name: str, value: Any) -> bool:
@@ -136,14 +139,6 @@ def is_off(algorithm: str | None, name: str, value: Any) -> bool:
 def is_unset(name: str, value: Any) -> bool:
     """Whether a value is RLlib's word for leaving an algorithm's own option at its default."""
     return name in _UNSET and _equals(value, _UNSET[name])
-
-
-def _check_name(algorithm: str | None, method: str, name: str, value: Any) -> None:
-    option = OPTIONS[method].get(name) if is_of_table(algorithm, name) else None
-    if option is None and not (method == "training" and _is_own(algorithm, name)):
-        raise SpecError(f"{method}({name}=...): {name} {_place_of(algorithm, method, name)}")
-    if option is not None and option.kind == "refused" and _asks(option, value):
-        raise SpecError(f"{method}({name}={_shown(value)}): {option.remark}.")
 
 
 def _asks(option: Option, value: Any) -> bool:
@@ -182,11 +177,6 @@ def _is_own(algorithm: str | None, name: str) -> bool:
     return (algorithm is not None and is_custom(algorithm)) or name in algorithm_options(algorithm)
 
 
-def _schemas_of(algorithm: str | None) -> list[Mapping[str, Any]]:
-    """The schemas that may apply: the algorithm's, else all."""
-    return [schemas()[algorithm]] if algorithm in schemas() else [*schemas().values()]
-
-
 def _owners(name: str) -> list[str]:
     return [algorithm for algorithm in schemas() if name in algorithm_options(algorithm)]
 
@@ -208,7 +198,12 @@ def class_of(algorithm: str, name: str, base: type, namespace: dict[str, Any], a
 
     It is kept in the module, whose `globals()` are `namespace`, so that it is one and the same wherever it is imported,
     and can be pickled by its name. Its `attribute` is the algorithm's name.
+
+    Raises:
+        AttributeError: there is no such algorithm.
     """
+    if algorithm not in schemas():
+        raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
     if name not in namespace:
         about = schemas()[algorithm]["description"].partition("\n\n")[0]
         body = {"__module__": namespace["__name__"], "__doc__": about, attribute: algorithm}

@@ -35,7 +35,7 @@ class EvaluationRecording(GrowingDataset):
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
         super().__init__(resource, reporter)
-        self._next = RangeToRecord(0, range(0))
+        self._ranges = self._episodes = 0
         self._workers: Workers[Runner] | None = None
 
     def evaluate(self, policy: Policy) -> EnvReport:
@@ -91,13 +91,10 @@ class EvaluationRecording(GrowingDataset):
 
     def _cut(self, episodes: int) -> list[RangeToRecord]:
         """The next episodes as ranges."""
-        start = self._next.indices.stop
-        ranges = [
-            range(first, min(first + self._range_size, start + episodes))
-            for first in range(start, start + episodes, self._range_size)
-        ]
-        works = [RangeToRecord(self._next.number + offset, indices) for offset, indices in enumerate(ranges)]
-        self._next = RangeToRecord(works[-1].number + 1, works[-1].indices)
+        ends = range(self._episodes, self._episodes + episodes)
+        parts = [ends[first : first + self._range_size] for first in range(0, episodes, self._range_size)]
+        works = [RangeToRecord(number, part) for number, part in enumerate(parts, self._ranges)]
+        self._ranges, self._episodes = self._ranges + len(works), ends.stop
         return works
 
     def _add(

@@ -29,13 +29,6 @@ M = TypeVar("M", bound=BaseModel)
 _POLICY: Final = "_hindcast/policy/module"
 """Inside the dataset, whose own location is not part of its identity."""
 _ONE_ITERATION: Final = {"iterations": 1}
-_MODEL: Final = (
-    "model_config",
-    "rl_module_spec",
-    "observation_filter",
-    "burnin_len",
-    "prelearner_use_recorded_module_states",
-)
 _SEVERAL: Final = "callbacks"
 """The field whose entries several options give."""
 _OF_SOURCES: Final = ("input_", "input_filesystem")
@@ -143,8 +136,8 @@ def algorithm_config(algorithm: str, options: Options) -> Fields:
 
 def model_section(options: Options) -> Fields:
     """The model section, by its YAML names."""
-    fields = _fields({name: options.get(name) for name in _MODEL}, "training")
-    return dict(fields.get("model", {}))
+    of_model = {name: options.get(name) for name in BY_NAME if BY_NAME[name].training.startswith("model")}
+    return dict(_fields(of_model, "training").get("model", {}))
 
 
 def section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final
 import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
-from hindcast.api.options import schemas
 from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.builder.config import AlgorithmConfig
 from hindcast.builder.names import class_of
@@ -78,8 +77,6 @@ class AlgorithmTrainable(Trainable):
 
 def __getattr__(name: str) -> type[AlgorithmTrainable]:
     """The trainable of a registered algorithm, which bears its name."""
-    if name not in schemas():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return class_of(name, name, AlgorithmTrainable, globals(), "algorithm")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -193,10 +194,7 @@ class JsonWriter(OutputWriter):
 
     def _free(self) -> int:
         """The first unused number: two writers may start within one second."""
-        number = 0
-        while self._file(number).exists():
-            number += 1
-        return number
+        return next(number for number in itertools.count() if not self._file(number).exists())
 
     def _file(self, number: int) -> Location:
         return self._folder.child(f"output-{self._began}_worker-0_{number}.json")
