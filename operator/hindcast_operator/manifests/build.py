@@ -11,6 +11,7 @@ from hindcast_operator.manifests.effective import effective
 from hindcast_operator.manifests.objects import Manifest, config_map, role, role_binding, service_account
 from hindcast_operator.manifests.rayjob import ray_job
 from hindcast_operator.manifests.sizes import Sizes, sizes
+from hindcast_operator.manifests.storage import run_folder
 from hindcast_operator.names import child_name
 
 
@@ -119,9 +120,10 @@ def _output(own: Resource, full: Resource) -> ResolvedInput:
     """What the resource provides to others, now or once it has run."""
     status = own.status
     if isinstance(full, OfflineTraining):
-        folder = f"{full.spec.checkpoint.path.rstrip('/')}/{full.metadata.name}/r{full.spec.revision}"
         checkpoint = status.checkpoint if status is not None else None
-        return ResolvedInput(path=folder if checkpoint is None else checkpoint.best or checkpoint.path)
+        return ResolvedInput(
+            path=run_folder(full) if checkpoint is None else checkpoint.best or checkpoint.path
+        )
     if status is None or status.output is None:
         return ResolvedInput(path=full.spec.output.path)
     return ResolvedInput.model_validate(status.output.model_dump())

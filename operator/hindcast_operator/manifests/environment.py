@@ -7,6 +7,7 @@ from hindcast.api import OfflineTraining, Resource
 from hindcast.api.attempt import Attempt
 from hindcast.api.cluster import EnvFrom, EnvVar, KeyRef
 from hindcast_operator.manifests.sizes import PoolSize
+from hindcast_operator.manifests.storage import below
 from hindcast_operator.manifests.volumes import CODE_FOLDER, HOME
 
 RESERVED: Final = ("HINDCAST_ATTEMPT", "HINDCAST_NAMESPACE")
@@ -25,7 +26,7 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
     }
     if isinstance(resource, OfflineTraining):
         # What is prepared of a training's data is read by all of its learners, and by its next attempt.
-        found["HINDCAST_CACHE"] = {"value": f"{resource.spec.checkpoint.path.rstrip('/')}/.cache"}
+        found["HINDCAST_CACHE"] = {"value": below(resource.spec.checkpoint.path, ".cache")}
     if not size.gpus:
         # The device plugin's runtime would show all GPUs of the node to a container that asks for none.
         found["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
