@@ -106,7 +106,7 @@ class Applier:
         return False
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
-        startup = self._startups.get(resource.uid, action.attempt.child)
+        startup = self._startups[resource.uid][action.attempt.child]
         if startup.backs_off():
             return False
         try:

@@ -68,7 +68,7 @@ class Observer:
             deleting=found.deleting,
             kuberay=self.kuberay,
             attempts=attempts,
-            references=tuple(self._reference(to) for to in cache.references(key, found.body["spec"])),
+            references=tuple(map(self._reference, cache.references(key, found.body["spec"]))),
             now=now,
         )
 
@@ -117,7 +117,7 @@ class Observer:
     async def _attempt(
         self, found: cache.Resource, name: str, children: list[Child], now: datetime
     ) -> AttemptFacts:
-        startup = self._startups.get(found.uid, name)
+        startup = self._startups[found.uid][name]
         await self._check_blocker(found, startup)
         attempt = _attempt(name, children, startup)
         if not is_starting(attempt):
@@ -143,7 +143,7 @@ class Observer:
         loop = asyncio.get_running_loop()
         times = []
         for child, attempt in facts.attempts.items():
-            startup = self._startups.get(facts.uid, child)
+            startup = self._startups[facts.uid][child]
             if startup.next_creation:
                 times.append(startup.next_creation)
             if is_starting(attempt):
