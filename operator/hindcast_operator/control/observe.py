@@ -19,6 +19,7 @@ from hindcast_operator.facts import (
     ConfigMapFacts,
     Facts,
     KubeRay,
+    ObjectFacts,
     PodFacts,
     RayClusterFacts,
     RayJobFacts,
@@ -175,7 +176,7 @@ def _attempt(name: str, children: list[Child], startup: Startup) -> AttemptFacts
 
 def _foreign(children: list[Child], uid: str) -> bool:
     """Whether an attempt's objects belong to another resource, such as an earlier one of the same name."""
-    owners = [c.facts.owner_uid for c in children if isinstance(c.facts, RayJobFacts | ConfigMapFacts)]
+    owners = [c.facts.owner_uid for c in children if isinstance(c.facts, ObjectFacts)]
     return bool(owners) and uid not in owners
 
 
