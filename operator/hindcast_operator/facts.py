@@ -25,6 +25,10 @@ class ObjectFacts:
     owner_uid: str | None
     deleting: bool
 
+    def is_current(self, uid: str) -> bool:
+        """Whether it is the own object of the resource of that uid, and is not being deleted."""
+        return self.owner_uid == uid and not self.deleting
+
 
 @dataclass(frozen=True)
 class RayJobFacts(ObjectFacts):

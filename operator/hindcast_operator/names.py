@@ -1,6 +1,7 @@
-"""Names and labels of everything that the operator creates."""
+"""Names and labels of everything that the operator creates, and the names that a resource refers to."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.base import GROUP
@@ -43,3 +44,15 @@ def labels(
     if revision is not None and attempt is not None:
         found |= {REVISION_LABEL: str(revision), ATTEMPT_LABEL: str(attempt)}
     return found
+
+
+def references(kind: str, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Kind and name of what a spec refers to: the recordings of a training, the training of a recording's policy."""
+    if kind == "OfflineTraining":
+        target = "OfflineRecording"
+        named = [source.get("recordingRef") for source in spec.get("input") or () if isinstance(source, dict)]
+    else:
+        target = "OfflineTraining"
+        named = [(spec.get("policy") or {}).get("trainingRef")]
+    found = ((target, str(ref["name"])) for ref in named if isinstance(ref, dict) and "name" in ref)
+    return list(dict.fromkeys(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -112,18 +111,3 @@ def test_broken_values_are_told(
     called = hindcast("render", resources, "--defaults", values)
     assert called.code == 2
     assert said in called.err and "Traceback" not in called.err
-
-
-def test_without_the_operators_package_it_says_what_to_install(
-    hindcast: Callable[..., Any], resources: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "hindcast_operator" else find(name, *a)
-    )
-    called = hindcast("render", resources)
-    assert called.code == 1
-    assert called.err == (
-        "error: hindcast render needs the package hindcast_operator, which is not installed: "
-        "pip install 'hindcast-rl[operator]'\n"
-    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.cluster.log import HEAD_BYTES, TAIL_BYTES, DriverLog, Tee, redactor
+from hindcast.cluster.log import HEAD_BYTES, TAIL_BYTES, DriverLog, printed_into, redactor
 from hindcast.storage.location import resolve
 
 
@@ -19,7 +19,7 @@ def log() -> DriverLog:
 def test_what_is_printed_is_shown_and_kept_without_secrets(
     log: DriverLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Tee(log):
+    with printed_into(log):
         print("with abc", end="")
         print("defgh in it")
         print("\x1b[36m(worker)\x1b[0m a warning", file=sys.stderr)

@@ -11,7 +11,7 @@ from cluster_toys import Told
 from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Report
 from hindcast.api.status import CheckpointStatus
 from hindcast.cluster.channel import ReportFailed, Superseded
-from hindcast.cluster.reporting import FIRST_HEARING_S, Beat, Reporting, progress_status, send_outcome
+from hindcast.cluster.reporting import FIRST_HEARING_S, Reporting, beating, progress_status, send_outcome
 from hindcast.report.events import Progress
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -176,7 +176,7 @@ def test_a_new_checkpoint_is_a_change_and_an_old_one_is_none(channel: Told, time
 
 
 def test_the_thread_reports_until_the_block_ends(channel: Told) -> None:
-    with Beat(Reporting(channel)) as reporting:
+    with beating(Reporting(channel)) as reporting:
         assert send_outcome(reporting, OUTCOME, patience=10)
     assert channel.last.outcome == OUTCOME
 

@@ -10,7 +10,7 @@ import pytest
 from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.observe import Observer
-from hindcast_operator.control.startup import Startups
+from hindcast_operator.control.startup import no_startups
 
 
 def recording(**output: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_rules_that_released_crds_lack_are_problems(
     """Admission lets such a resource through; its problems become the condition Stalled, InvalidSpec."""
     body, cache = recording(**output), Cache()
     cache.put(kinds.RECORDING, body)
-    facts = asyncio.run(Observer(None, cache, Startups()).facts(Key("OfflineRecording", "team", "lines")))  # type: ignore[arg-type]
+    facts = asyncio.run(Observer(None, cache, no_startups()).facts(Key("OfflineRecording", "team", "lines")))  # type: ignore[arg-type]
     assert facts is not None
     assert facts.problems == problems
     assert (facts.resource is None) == bool(problems)

@@ -339,6 +339,11 @@ def test_variables_of_ray_pods() -> None:
         assert found["HINDCAST_CACHE"] == "s3://bucket/hindcast/rl/runs/.cache"
 
 
+def test_the_cache_keeps_the_options_of_its_uri_at_the_end() -> None:
+    job = ray_job(training(checkpoint={"path": "hdfs://nn:8020/runs/?user=me"}))
+    assert env(templates(job)["learner"])["HINDCAST_CACHE"] == "hdfs://nn:8020/runs/.cache?user=me"
+
+
 def test_the_users_code_can_be_imported_on_every_ray_pod() -> None:
     code = {"configMap": {"name": "mine"}, "runtimeEnv": {"pip": ["a"], "env_vars": {"X": "on"}}}
     job = ray_job(training(cluster={"code": code, "env": [{"name": "PYTHONPATH", "value": "/opt/own"}]}))

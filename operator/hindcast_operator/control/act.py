@@ -18,7 +18,7 @@ from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.control.startup import Startups, owner_of, ownership
 from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetIntent
-from hindcast_operator.facts import ConfigMapFacts, RayJobFacts
+from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
 from hindcast_operator.manifests import build
 
 _LONGEST_NOTE: Final = 1024
@@ -106,7 +106,7 @@ class Applier:
         return False
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
-        startup = self._startups.get(resource.uid, action.attempt.child)
+        startup = self._startups[resource.uid][action.attempt.child]
         if startup.backs_off():
             return False
         try:
@@ -198,10 +198,7 @@ class Applier:
 
 def _is_current(child: Child, resource: Resource) -> bool:
     """Whether an object is the resource's own and is not being deleted."""
-    facts = child.facts
-    if not isinstance(facts, RayJobFacts | ConfigMapFacts):
-        return False
-    return facts.owner_uid == resource.uid and not facts.deleting
+    return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
 
 
 def _event(resource: Resource, event: Event) -> dict[str, object]:

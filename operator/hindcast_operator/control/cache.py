@@ -189,17 +189,8 @@ class Cache:
 
 
 def references(key: Key, spec: Raw) -> list[Key]:
-    """The resources that a spec refers to: recordings of a training, the training of a recording's policy."""
-    if key.kind == kinds.TRAINING.name:
-        named = [source.get("recordingRef") for source in spec.get("input") or () if isinstance(source, dict)]
-        kind = kinds.RECORDING.name
-    else:
-        named = [(spec.get("policy") or {}).get("trainingRef")]
-        kind = kinds.TRAINING.name
-    found = [
-        Key(kind, key.namespace, str(ref["name"])) for ref in named if isinstance(ref, dict) and "name" in ref
-    ]
-    return list(dict.fromkeys(found))
+    """The resources that a spec refers to."""
+    return [Key(kind, key.namespace, name) for kind, name in names.references(key.kind, spec)]
 
 
 def _owner(metadata: Raw) -> tuple[Key | None, str]:

@@ -19,6 +19,7 @@ from hindcast_operator.facts import (
     ConfigMapFacts,
     Facts,
     KubeRay,
+    ObjectFacts,
     PodFacts,
     RayClusterFacts,
     RayJobFacts,
@@ -68,7 +69,7 @@ class Observer:
             deleting=found.deleting,
             kuberay=self.kuberay,
             attempts=attempts,
-            references=tuple(self._reference(to) for to in cache.references(key, found.body["spec"])),
+            references=tuple(map(self._reference, cache.references(key, found.body["spec"]))),
             now=now,
         )
 
@@ -117,7 +118,7 @@ class Observer:
     async def _attempt(
         self, found: cache.Resource, name: str, children: list[Child], now: datetime
     ) -> AttemptFacts:
-        startup = self._startups.get(found.uid, name)
+        startup = self._startups[found.uid][name]
         await self._check_blocker(found, startup)
         attempt = _attempt(name, children, startup)
         if not is_starting(attempt):
@@ -143,7 +144,7 @@ class Observer:
         loop = asyncio.get_running_loop()
         times = []
         for child, attempt in facts.attempts.items():
-            startup = self._startups.get(facts.uid, child)
+            startup = self._startups[facts.uid][child]
             if startup.next_creation:
                 times.append(startup.next_creation)
             if is_starting(attempt):
@@ -175,7 +176,7 @@ def _attempt(name: str, children: list[Child], startup: Startup) -> AttemptFacts
 
 def _foreign(children: list[Child], uid: str) -> bool:
     """Whether an attempt's objects belong to another resource, such as an earlier one of the same name."""
-    owners = [c.facts.owner_uid for c in children if isinstance(c.facts, RayJobFacts | ConfigMapFacts)]
+    owners = [c.facts.owner_uid for c in children if isinstance(c.facts, ObjectFacts)]
     return bool(owners) and uid not in owners
 
 

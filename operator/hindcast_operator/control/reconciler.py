@@ -14,7 +14,7 @@ from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.metrics import RunMeter
 from hindcast_operator.control.observe import Observer
-from hindcast_operator.control.startup import Startups
+from hindcast_operator.control.startup import no_startups
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.decision import Decision
 from hindcast_operator.defaults import Defaults
@@ -31,7 +31,7 @@ class Reconciler:
         self._cache = cache
         self._queue = queue
         self._defaults = defaults
-        self._startups = Startups()
+        self._startups = no_startups()
         self._meter = RunMeter()
         self._uids: dict[Key, str] = {}
         self._applier = Applier(api, cache, self._startups, queue.add)
@@ -120,7 +120,7 @@ class Reconciler:
         uid = facts.uid if facts is not None else None
         earlier = self._uids.get(key)
         if earlier is not None and earlier != uid:
-            self._startups.forget(earlier)
+            self._startups.pop(earlier, None)
             self._meter.forget(earlier)
         if uid is None:
             self._uids.pop(key, None)

@@ -17,7 +17,7 @@ from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.kinds import RAY_JOB, WATCHED, ObjectKind
 from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reconciler import Reconciler, run_workers
-from hindcast_operator.control.watch import fill, served_kinds, sweep, watch
+from hindcast_operator.control.watch import compare, served_kinds, watch
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.defaults import Defaults
 
@@ -149,7 +149,7 @@ class Operator:
         concerned: set[Key] = set()
         for kind in WATCHED:
             if kind in self._served:
-                concerned |= await fill(self._api, self.cache, kind, self._namespaces)
+                concerned |= await compare(self._api, self.cache, kind, self._namespaces, metadata_only=False)
             else:
                 concerned |= self.cache.remove_all(kind)
         before = self._reconciler.observer.kuberay
@@ -207,7 +207,8 @@ class Operator:
             swept = loop.time()
             try:
                 for kind in self._served:
-                    for key in await sweep(self._api, self.cache, kind, self._namespaces):
+                    gone = await compare(self._api, self.cache, kind, self._namespaces, metadata_only=True)
+                    for key in gone:
                         self.queue.add(key)
             except ApiError as error:
                 log.warning("cannot look for deleted objects; will retry", error=str(error)[:500])

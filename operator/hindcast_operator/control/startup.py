@@ -81,19 +81,13 @@ class Startup:
         self._readings += 1
 
 
-class Startups:
-    """Startups by uid of the resource and name of the attempt."""
+Startups = defaultdict[str, defaultdict[str, Startup]]
+"""Startups by uid of the resource and name of the attempt."""
 
-    def __init__(self) -> None:
-        self._by_uid: defaultdict[str, defaultdict[str, Startup]] = defaultdict(lambda: defaultdict(Startup))
 
-    def get(self, uid: str, child: str) -> Startup:
-        """The startup of an attempt, a fresh one where nothing is known."""
-        return self._by_uid[uid][child]
-
-    def forget(self, uid: str) -> None:
-        """The resource is gone."""
-        self._by_uid.pop(uid, None)
+def no_startups() -> Startups:
+    """Nothing is known of any attempt: each has a fresh startup."""
+    return defaultdict(lambda: defaultdict(Startup))
 
 
 def _now() -> float:

@@ -135,25 +135,16 @@ async def served_kinds(api: Api) -> frozenset[ObjectKind]:
     return frozenset(known)
 
 
-async def fill(api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str]) -> set[Key]:
-    """Put all objects of a kind into the cache and take out those that are gone.
-
-    Returns the resources that it concerns.
-    """
-    return await _compare(api, cache, kind, namespaces, metadata_only=False)
-
-
-async def sweep(api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str]) -> set[Key]:
-    """Take out of the cache what is gone: a watch that had to start over does not report deletions.
-
-    Returns the resources that it concerns.
-    """
-    return await _compare(api, cache, kind, namespaces, metadata_only=True)
-
-
-async def _compare(
-    api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str], metadata_only: bool
+async def compare(
+    api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str], *, metadata_only: bool
 ) -> set[Key]:
+    """Take out of the cache the objects of a kind that are gone, and put in those that are there.
+
+    Args:
+        metadata_only: only take out: a watch that had to start over does not report deletions.
+
+    Returns the resources that it concerns.
+    """
     # Objects that arrive while the lists are read may be missing from them.
     before = list(cache.known(kind))
     found: set[str] = set()

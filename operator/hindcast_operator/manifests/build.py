@@ -1,17 +1,18 @@
 """The objects of an attempt, and what would be created for resources without a cluster."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hindcast.api import OfflineRecording, OfflineTraining, Resource, spec_hash
+from hindcast.api import OfflineTraining, Resource, spec_hash
 from hindcast.api.attempt import Attempt, ResolvedInput
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.effective import effective
 from hindcast_operator.manifests.objects import Manifest, config_map, role, role_binding, service_account
 from hindcast_operator.manifests.rayjob import ray_job
 from hindcast_operator.manifests.sizes import Sizes, sizes
-from hindcast_operator.names import child_name
+from hindcast_operator.manifests.storage import run_folder
+from hindcast_operator.names import child_name, references
 
 
 def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
@@ -91,7 +92,8 @@ def _rendered(
     own: Resource, full: Resource, outputs: Mapping[tuple[str | None, str], ResolvedInput]
 ) -> Rendered:
     namespace = full.metadata.namespace
-    wanted = list(dict.fromkeys(_references(full)))
+    spec = full.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    wanted = [f"{kind}/{name}" for kind, name in references(full.kind, spec)]
     inputs = {key: outputs[namespace, key] for key in wanted if (namespace, key) in outputs}
     attempt = Attempt(
         revision=full.spec.revision,
@@ -105,23 +107,14 @@ def _rendered(
     return Rendered(full, sizes(full, inputs), build(full, attempt), unknown)
 
 
-def _references(resource: Resource) -> Iterator[str]:
-    if isinstance(resource, OfflineRecording):
-        if resource.spec.policy.training_ref is not None:
-            yield f"OfflineTraining/{resource.spec.policy.training_ref.name}"
-        return
-    for source in resource.spec.input:
-        if source.recording_ref is not None:
-            yield f"OfflineRecording/{source.recording_ref.name}"
-
-
 def _output(own: Resource, full: Resource) -> ResolvedInput:
     """What the resource provides to others, now or once it has run."""
     status = own.status
     if isinstance(full, OfflineTraining):
-        folder = f"{full.spec.checkpoint.path.rstrip('/')}/{full.metadata.name}/r{full.spec.revision}"
         checkpoint = status.checkpoint if status is not None else None
-        return ResolvedInput(path=folder if checkpoint is None else checkpoint.best or checkpoint.path)
+        return ResolvedInput(
+            path=run_folder(full) if checkpoint is None else checkpoint.best or checkpoint.path
+        )
     if status is None or status.output is None:
         return ResolvedInput(path=full.spec.output.path)
     return ResolvedInput.model_validate(status.output.model_dump())

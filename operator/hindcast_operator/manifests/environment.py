@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from hindcast.api import OfflineTraining, Resource
 from hindcast.api.attempt import Attempt
-from hindcast.api.cluster import EnvFrom, EnvVar, KeyRef
+from hindcast.api.cluster import EnvFrom
 from hindcast_operator.manifests.sizes import PoolSize
+from hindcast_operator.manifests.storage import below
 from hindcast_operator.manifests.volumes import CODE_FOLDER, HOME
 
 RESERVED: Final = ("HINDCAST_ATTEMPT", "HINDCAST_NAMESPACE")
@@ -25,11 +26,14 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
     }
     if isinstance(resource, OfflineTraining):
         # What is prepared of a training's data is read by all of its learners, and by its next attempt.
-        found["HINDCAST_CACHE"] = {"value": f"{resource.spec.checkpoint.path.rstrip('/')}/.cache"}
+        found["HINDCAST_CACHE"] = {"value": below(resource.spec.checkpoint.path, ".cache")}
     if not size.gpus:
         # The device plugin's runtime would show all GPUs of the node to a container that asks for none.
         found["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
-    found |= {variable.name: _source(variable) for variable in cluster.env}
+    found |= {
+        variable.name: variable.model_dump(by_alias=True, exclude_defaults=True, exclude={"name"})
+        for variable in cluster.env
+    }
     if cluster.code is not None and cluster.code.config_map is not None:
         own = found.get("PYTHONPATH", {}).get("value")
         found["PYTHONPATH"] = {"value": f"{CODE_FOLDER}:{own}" if own else CODE_FOLDER}
@@ -40,17 +44,3 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
 def sources(given: Iterable[EnvFrom]) -> list[dict[str, Any]]:
     """`envFrom` of a Ray container."""
     return [entry.model_dump(by_alias=True, exclude_none=True) for entry in given]
-
-
-def _source(variable: EnvVar) -> dict[str, Any]:
-    if variable.value_from is None:
-        return {"value": variable.value}
-    given = variable.value_from
-    if given.secret_key_ref is not None:
-        return {"valueFrom": {"secretKeyRef": _key(given.secret_key_ref)}}
-    assert given.config_map_key_ref is not None
-    return {"valueFrom": {"configMapKeyRef": _key(given.config_map_key_ref)}}
-
-
-def _key(reference: KeyRef) -> dict[str, Any]:
-    return reference.model_dump(by_alias=True, exclude_defaults=True)

@@ -107,7 +107,7 @@ def sizes(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> Sizes:
     return Sizes(tuple(_sized(need, resource) for need in requirements(resource, inputs)))
 
 
-def resources_field(pool: Pool) -> str:
+def resources_field(pool: str) -> str:
     """The pool's field in `spec.cluster.resources` and `podOverrides`, in Python's spelling."""
     return "data_worker" if pool == "data" else pool
 

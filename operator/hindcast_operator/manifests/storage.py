@@ -2,13 +2,13 @@
 
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from hindcast.api import OfflineRecording, Resource
-from hindcast.api.recording import OfflineRecordingSpec
-from hindcast.api.training import OfflineTrainingSpec
+from pydantic.alias_generators import to_camel
+
+from hindcast.api import OfflineTraining, Resource
 
 _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -59,65 +59,53 @@ def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
     """
     if root is None:
         return resource
-    base, mark, query = root.partition("?")
-    base = f"{base.rstrip('/')}/{resource.metadata.namespace or 'default'}"
+    namespace = resource.metadata.namespace or "default"
 
     def below_root(location: StoragePath) -> str:
         if not location.relative or location.leaves_root:
             return location.path
-        return f"{base}/{posixpath.normpath(location.path)}{mark}{query}"
+        return below(root, namespace, posixpath.normpath(location.path))
 
     return _map(resource, below_root)
 
 
+def run_folder(training: OfflineTraining) -> str:
+    """The run folder of a training: `hindcast.run.claim.run_folder` without the runtime extra."""
+    return below(training.spec.checkpoint.path, training.metadata.name, f"r{training.spec.revision}")
+
+
+def below(folder: str, *names: str) -> str:
+    """What is below a folder; a query of its URI (`hdfs://host/x?user=…`) stays at the end."""
+    base, mark, query = folder.partition("?")
+    return f"{'/'.join((base.rstrip('/'), *names))}{mark}{query}"
+
+
 _Change = Callable[[StoragePath], str]
+
+_LOCATIONS: Final = {
+    "OfflineRecording": ("policy.checkpoint.path", "policy.train.initial_checkpoint", "output.path"),
+    "OfflineTraining": ("input.path", "checkpoint.path", "evaluation.offline.input", "initial_checkpoint"),
+}
+_WRITTEN: Final = ("spec.output.path", "spec.checkpoint.path")
 
 
 def _map(resource: Resource, change: _Change) -> Resource:
-    if isinstance(resource, OfflineRecording):
-        return resource.model_copy(update={"spec": _map_recording(resource.spec, change)})
-    return resource.model_copy(update={"spec": _map_training(resource.spec, change)})
-
-
-def _map_recording(spec: OfflineRecordingSpec, change: _Change) -> OfflineRecordingSpec:
-    policy, checkpoint = spec.policy, spec.policy.checkpoint
-    if checkpoint is not None:
-        path = change(StoragePath("spec.policy.checkpoint.path", checkpoint.path, written=False))
-        policy = policy.model_copy(update={"checkpoint": checkpoint.model_copy(update={"path": path})})
-    if policy.train is not None and policy.train.initial_checkpoint is not None:
-        given = policy.train.initial_checkpoint
-        path = change(StoragePath("spec.policy.train.initialCheckpoint", given, written=False))
-        policy = policy.model_copy(
-            update={"train": policy.train.model_copy(update={"initial_checkpoint": path})}
+    """The resource with its locations changed."""
+    for steps in _LOCATIONS[resource.kind]:
+        resource = resource.model_copy(
+            update={"spec": _changed(resource.spec, steps.split("."), "spec", change)}
         )
-    path = change(StoragePath("spec.output.path", spec.output.path, written=True))
-    return spec.model_copy(update={"policy": policy, "output": spec.output.model_copy(update={"path": path})})
+    return resource
 
 
-def _map_training(spec: OfflineTrainingSpec, change: _Change) -> OfflineTrainingSpec:
-    sources = []
-    for index, source in enumerate(spec.input):
-        if source.path is None:
-            sources.append(source)
-            continue
-        path = change(StoragePath(f"spec.input[{index}].path", source.path, written=False))
-        sources.append(source.model_copy(update={"path": path}))
-    path = change(StoragePath("spec.checkpoint.path", spec.checkpoint.path, written=True))
-    evaluation, offline = spec.evaluation, spec.offline
-    if evaluation is not None and offline is not None and offline.input is not None:
-        own = [
-            change(StoragePath(f"spec.evaluation.offline.input[{index}]", each, written=False))
-            for index, each in enumerate(offline.input)
-        ]
-        evaluation = evaluation.model_copy(update={"offline": offline.model_copy(update={"input": own})})
-    initial = spec.initial_checkpoint
-    if initial is not None:
-        initial = change(StoragePath("spec.initialCheckpoint", initial, written=False))
-    return spec.model_copy(
-        update={
-            "input": sources,
-            "checkpoint": spec.checkpoint.model_copy(update={"path": path}),
-            "evaluation": evaluation,
-            "initial_checkpoint": initial,
-        }
-    )
+def _changed(part: Any, steps: Sequence[str], field: str, change: _Change) -> Any:
+    """A part of the resource, whose field is `field`, with the locations changed that are `steps` below it."""
+    if isinstance(part, list):
+        return [_changed(each, steps, f"{field}[{index}]", change) for index, each in enumerate(part)]
+    if isinstance(part, str):
+        return change(StoragePath(field, part, written=field in _WRITTEN))
+    step, *below = steps
+    if getattr(part, step) is None:
+        return part
+    changed = _changed(getattr(part, step), below, f"{field}.{to_camel(step)}", change)
+    return part.model_copy(update={step: changed})

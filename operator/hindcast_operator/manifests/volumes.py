@@ -50,14 +50,6 @@ def _volume(name: str, path: str, *, read_only: bool = False, **source: Any) -> 
 
 
 def _given(volume: Volume) -> Mounted:
-    mount: dict[str, Any] = {"name": volume.name, "mountPath": volume.mount_path}
-    if volume.sub_path is not None:
-        mount["subPath"] = volume.sub_path
-    if volume.read_only:
-        mount["readOnly"] = True
-    source = volume.model_dump(
-        by_alias=True,
-        exclude_defaults=True,
-        include={"persistent_volume_claim", "config_map", "secret", "empty_dir"},
-    )
-    return {"name": volume.name, **source}, mount
+    of_mount = {"mount_path", "sub_path", "read_only"}
+    source = volume.model_dump(by_alias=True, exclude_defaults=True, exclude=of_mount)
+    return source, volume.model_dump(by_alias=True, exclude_defaults=True, include={"name", *of_mount})

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from hindcast.api.attempt import Pool
 from hindcast_operator.facts import AttemptFacts, PodFacts
+from hindcast_operator.manifests.sizes import resources_field
 from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.times import after
 
@@ -16,12 +19,6 @@ KUBERAY_SILENCE_SECONDS: Final = 45
 LONGEST_QUOTE: Final = 300
 
 _POOLS: Final = ("head", "learner", "data", "runner", "submitter")
-_FIELDS: Final[dict[str, str]] = {
-    "head": "head",
-    "learner": "learner",
-    "data": "dataWorker",
-    "runner": "runner",
-}
 _IMAGE: Final = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -82,7 +79,7 @@ def more_memory(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
         return "raise the memory of its pool (spec.cluster.resources.<pool>.memory)"
     size = _memory(pool, resolved)
     now = f" (now {size})" if size else ""
-    return f"raise spec.cluster.resources.{_FIELDS[pool]}.memory{now}"
+    return f"raise {_resources(pool)}.memory{now}"
 
 
 def quoted(text: str) -> str:
@@ -117,7 +114,7 @@ def _of_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis
 
 def _unschedulable(name: str, pod: PodFacts) -> str:
     scheduler = pod.unschedulable or ""
-    field = f"spec.cluster.resources.{_FIELDS.get(pod.pool, pod.pool)}"
+    field = _resources(pod.pool)
     if "nvidia.com/gpu" in scheduler:
         fix = "add GPU nodes or lower spec.learners.gpus"
     elif "Insufficient cpu" in scheduler:
@@ -172,6 +169,10 @@ def _refused_pods(what: str, message: str) -> Diagnosis:
     if any(word in message for word in _QUOTA):
         return Diagnosis(Reason.QUOTA_EXCEEDED, f"a quota rejected {what}: {said}")
     return Diagnosis(Reason.PODS_REFUSED, f"the API server rejected {what}: {said}")
+
+
+def _resources(pool: str) -> str:
+    return f"spec.cluster.resources.{to_camel(resources_field(pool))}"
 
 
 def _memory(pool: Pool, resolved: Mapping[str, Any]) -> str | None:

@@ -208,7 +208,7 @@ def of_finished_run(case: Case, run: RunStatus) -> Situation:
     actions = _deletions(case, kept=run.child)
     job = case.facts.attempts.get(run.child, AttemptFacts(run.child)).ray_job
     again = None
-    if job is not None and job.owner_uid == case.facts.uid and not is_over(job) and not job.deleting:
+    if job is not None and job.is_current(case.facts.uid) and not is_over(job):
         due = after(parse(run.finished or ""), ENDING_SECONDS)
         again = due if run.reason not in _STOPPED_BY_US and case.now < due else None
         if again is None:
@@ -297,16 +297,16 @@ def _created(case: Case) -> Situation:
 
 def _deletions(case: Case, kept: str | None) -> tuple[Action, ...]:
     """Deletes the objects of all attempts but the kept one."""
-    return tuple(DeleteAttempt(child) for child in _leftovers(case.facts) if child != kept)
+    return tuple(
+        DeleteAttempt(child)
+        for child, attempt in sorted(case.facts.attempts.items())
+        if child != kept and _leaves_objects(attempt, case.facts.uid)
+    )
 
 
-def _leftovers(facts: Facts) -> Iterator[str]:
-    for child in sorted(facts.attempts):
-        attempt = facts.attempts[child]
-        for found in (attempt.ray_job, attempt.config_map):
-            if found is not None and found.owner_uid == facts.uid and not found.deleting:
-                yield child
-                break
+def _leaves_objects(attempt: AttemptFacts, uid: str) -> bool:
+    objects = (attempt.ray_job, attempt.config_map)
+    return any(found is not None and found.is_current(uid) for found in objects)
 
 
 def _unfinished_deletion(case: Case) -> bool:
@@ -343,7 +343,7 @@ def _name_taken(case: Case, attempt: AttemptFacts) -> Situation | None:
         message = f"{attempt.conflict} has a name that the attempt needs; rename this resource or delete that object"
         return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=again)
     for kind, found in (("RayJob", attempt.ray_job), ("ConfigMap", attempt.config_map)):
-        if found is None or (found.owner_uid == case.facts.uid and not found.deleting):
+        if found is None or found.is_current(case.facts.uid):
             continue
         name = f"{kind}/{attempt.child}"
         if found.owner_uid is None and not found.deleting:

@@ -2,7 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -25,14 +27,19 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a typer command of a function that takes a `screen`.
 
     The command has the function's other parameters and the common flags; exceptions become an
-    error message and an exit code.
+    error message and an exit code. In place of a parameter that is a dataclass it has an option for each
+    of the dataclass's fields, whose annotation is typer's.
     """
-    name = function.__name__
+    own = dict(inspect.signature(function, eval_str=True).parameters)
+    del own["screen"]
+    groups = {name: own.pop(name).annotation for name in list(own) if is_dataclass(own[name].annotation)}
 
     @functools.wraps(function)
     def run_command(context: typer.Context, json: bool, debug: bool, quiet: bool, **arguments: Any) -> None:
         flags = Flags(json, debug, quiet)
         screen = Screen(flags | context.obj if isinstance(context.obj, Flags) else flags)
+        for name, group in groups.items():
+            arguments[name] = group(**{field.name: arguments.pop(field.name) for field in fields(group)})
         try:
             function(**arguments, screen=screen)
         except _CONTROL_FLOW:
@@ -40,18 +47,21 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         except BaseException as error:
             if isinstance(error, SystemExit):
                 raise
-            raise typer.Exit(report_failure(error, name, screen)) from None
+            raise typer.Exit(report_failure(error, function.__name__, screen)) from None
 
-    _declare(run_command, function)
+    parameters = [
+        *own.values(),
+        *chain(*(inspect.signature(group).parameters.values() for group in groups.values())),
+    ]
+    _declare(run_command, parameters)
     return run_command
 
 
-def _declare(run_command: Callable[..., None], function: Callable[..., None]) -> None:
+def _declare(run_command: Callable[..., None], own: Iterable[inspect.Parameter]) -> None:
     """Give the command the signature that typer reads its parameters from."""
-    own = inspect.signature(function, eval_str=True).parameters
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
-    parameters += [parameter.replace(kind=keyword) for name, parameter in own.items() if name != "screen"]
+    parameters += [parameter.replace(kind=keyword) for parameter in own]
     parameters += [
         inspect.Parameter(name, keyword, annotation=annotation, default=False)
         for name, annotation in _FLAGS.items()

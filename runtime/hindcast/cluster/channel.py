@@ -76,15 +76,10 @@ class ConfigMapChannel:
 
     def send(self, report: Report) -> str:
         """Merge the report into the ConfigMap; its answer carries the intent."""
-        text = report.model_dump_json(by_alias=True, exclude_none=True)
-        data: dict[str, Any] = self._patch({"data": {REPORT_KEY: text}}).get("data") or {}
-        intent: str = data.get(INTENT_KEY, "")
-        return intent
-
-    def _patch(self, body: dict[str, Any]) -> dict[str, Any]:
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
+        body = {"data": {REPORT_KEY: report.model_dump_json(by_alias=True, exclude_none=True)}}
         try:
             response = self._api.patch_namespaced_config_map(
                 self._at.name,
@@ -103,8 +98,8 @@ class ConfigMapChannel:
             raise Superseded(f"the API server answered {status} to the report")
         if status != 200:
             raise ReportFailed(f"the API server answered {status} to the report")
-        answer: dict[str, Any] = json.loads(text)
-        return answer
+        intent: str = (json.loads(text).get("data") or {}).get(INTENT_KEY, "")
+        return intent
 
 
 def in_cluster(at: ConfigMapName) -> ConfigMapChannel:

@@ -22,12 +22,12 @@ from hindcast.api import OfflineRecording, OfflineTraining, load_resources
 from hindcast.api.attempt import ATTEMPT_KEY, RESOURCE_KEY, Attempt, AttemptOutcome, Pool
 from hindcast.cluster.channel import Channel
 from hindcast.cluster.keeper import Keeper
-from hindcast.cluster.log import DriverLog, Tee, redactor
+from hindcast.cluster.log import DriverLog, printed_into, redactor
 from hindcast.cluster.mailbox import Mailbox
-from hindcast.cluster.memory import explained_by_memory, look_at_pods
+from hindcast.cluster.memory import explained_by_memory
 from hindcast.cluster.outcome import EXIT_CODES, Finished, classify, outcome_of
 from hindcast.cluster.pools import Pools
-from hindcast.cluster.reporting import Beat, Reporting, send_outcome
+from hindcast.cluster.reporting import Reporting, beating, send_outcome
 from hindcast.errors import SpecError
 from hindcast.ray_session import join_cluster
 from hindcast.run.claim import title
@@ -62,7 +62,7 @@ def drive(folder: Path, channel: Channel, connect: Connect, labelled: bool = Tru
         connect: connects this process to Ray.
         labelled: Ray's nodes have labels that name their pools.
     """
-    with Tee(DriverLog(redactor())) as log, Beat(Reporting(channel)) as reporting:
+    with printed_into(DriverLog(redactor())) as log, beating(Reporting(channel)) as reporting:
         try:
             resource, attempt = read_attempt(folder)
         except SpecError as error:
@@ -141,7 +141,7 @@ class Driver:
             outcome = classify(error)
             if outcome.reason == "InternalError":
                 traceback.print_exc()
-            return self._explained(outcome)
+            return explained_by_memory(outcome)
 
     def _supervise(self, signal: Interruption) -> AttemptOutcome | None:
         mailbox = Mailbox.open(self.pools.options("head"))
@@ -199,7 +199,7 @@ class Driver:
                 "Succeeded", "AlreadyFinished" if is_old else "Succeeded", ended.outcome.message
             )
         if ended is not None and ended.reason != "Suspended":
-            return self._explained(ended)
+            return explained_by_memory(ended)
         if ended is not None and self.reporting.checkpoint_wanted:
             return outcome_of(
                 "Suspended",
@@ -207,12 +207,6 @@ class Driver:
                 "stopped at a safe point as requested; it resumes from there.",
             )
         return outcome_of("Lost", "Terminated", "the driver was terminated (SIGTERM) by its node or by Ray.")
-
-    def _explained(self, outcome: AttemptOutcome) -> AttemptOutcome:
-        """The outcome, with its reason changed to OutOfMemory if memory ran out."""
-        if outcome.reason not in ("WorkerLost", "OutOfMemory") or not ray.is_initialized():
-            return outcome
-        return explained_by_memory(outcome, look_at_pods())
 
 
 def _carry_out(

@@ -13,13 +13,13 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from hindcast.api import OfflineTraining
 from hindcast.api.training import LearnersSpec
 from hindcast.cluster.mailbox import Mailbox
+from hindcast.cluster.outcome import classify
 from hindcast.cluster.pools import Pools
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, raised
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.ranks import Ranks
 from hindcast.memory import oom_kills
-from hindcast.pipeline.data_workers import KILLED_FOR_MEMORY
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome
 from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
@@ -65,7 +65,8 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
         try:
             return raised(_in_a_group(Assignment(resource, sources, mailbox, pools, deaths > 0)))
         except (ray.exceptions.RayError, PeerLost) as death:
-            if not _is_death(death) or any(sign in str(death) for sign in KILLED_FOR_MEMORY):
+            # Where the first one is gone before it has met the others, their calls fail with its death as the cause.
+            if not isinstance(death, PeerLost) and classify(death).reason != "WorkerLost":
                 raise
             before, saved = saved, _updates(checkpoints)
             deaths = deaths + 1 if saved == before else 1
@@ -83,15 +84,6 @@ def _updates(checkpoints: CheckpointStore) -> int | None:
     """Of the latest checkpoint."""
     latest = checkpoints.latest()
     return None if latest is None else latest.updates
-
-
-def _is_death(error: Exception) -> bool:
-    """Whether a learner is gone, rather than that it raised an error of its own.
-
-    Where the first one is gone before it has met the others, their calls fail with its death as the cause.
-    """
-    own = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
-    return isinstance(own, ray.exceptions.RayError | PeerLost)
 
 
 def _in_a_group(work: Assignment) -> Outcome | UserError:

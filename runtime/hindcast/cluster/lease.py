@@ -12,10 +12,9 @@ from typing import Any
 
 from hindcast.api.attempt import Attempt
 from hindcast.errors import OutputConflict
+from hindcast.run.claim import ATTEMPTS
 from hindcast.storage.lease import Lease, newest
 from hindcast.storage.location import Location
-
-ATTEMPTS = "attempts"
 
 
 def begin(state: Location, attempt: Attempt) -> Lease:

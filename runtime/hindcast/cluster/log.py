@@ -10,7 +10,8 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, TextIO
 
 from hindcast.storage.location import Location
@@ -124,20 +125,15 @@ class DriverLog:
         return b"".join([*self._head, *gap, *self._tail, self._redact(self._rest).encode(errors="replace")])
 
 
-class Tee:
-    """Takes the place of sys.stdout and sys.stderr for as long as the block runs."""
-
-    def __init__(self, log: DriverLog) -> None:
-        self._log = log
-
-    def __enter__(self) -> DriverLog:
-        self._before = sys.stdout, sys.stderr
-        sys.stdout = sys.stderr = _Stream(self._log, sys.stdout)
-        return self._log
-
-    def __exit__(self, *_: object) -> None:
-        sys.stdout.flush()
-        sys.stdout, sys.stderr = self._before
+@contextmanager
+def printed_into(log: DriverLog) -> Iterator[DriverLog]:
+    """The log takes the place of sys.stdout and sys.stderr for as long as the block runs."""
+    before = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = _Stream(log, sys.stdout)
+    try:
+        yield log
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 class _Stream:

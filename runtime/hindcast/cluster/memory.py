@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -63,7 +63,9 @@ class Pod(NamedTuple):
 
 
 def look_at_pods() -> list[Pod]:
-    """The pods that are alive, with their memory."""
+    """The pods that are alive, with their memory; none where this process is not connected to Ray."""
+    if not ray.is_initialized():
+        return []
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Labels"].get(POOL_LABEL) in FIELD]
     asked = [
         ray.remote(memory_here)
@@ -88,7 +90,9 @@ def look_at_pods() -> list[Pod]:
     ]
 
 
-def explained_by_memory(outcome: AttemptOutcome, pods: Sequence[Pod]) -> AttemptOutcome:
+def explained_by_memory(
+    outcome: AttemptOutcome, look: Callable[[], Sequence[Pod]] = look_at_pods
+) -> AttemptOutcome:
     """The outcome; where workers were lost and a pod's processes were killed for memory, that is the reason.
 
     The kernel counts its kills in the pod. Ray, which kills before it comes to that, lists those of a worker that it
@@ -96,6 +100,7 @@ def explained_by_memory(outcome: AttemptOutcome, pods: Sequence[Pod]) -> Attempt
     """
     if outcome.reason not in ("WorkerLost", "OutOfMemory") or _FIELDS in outcome.message:
         return outcome
+    pods = look()
     killed = [pod for pod in pods if pod.kills]
     if outcome.reason == "OutOfMemory":
         killed = [pod for pod in pods if any(mark in outcome.message for mark in pod.marks)] or killed

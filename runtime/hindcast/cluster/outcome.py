@@ -65,20 +65,12 @@ class Finished:
 
 
 EXIT_CODES: Final[dict[AttemptReason, int]] = {
+    **{reason: kind.exit_code if state == "Failed" else 1 for kind, state, reason in _USER_ERRORS},
+    "InternalError": DEFECT,
+    "Terminated": 1,
     "Succeeded": 0,
     "AlreadyFinished": 0,
     "Suspended": 0,
-    "InvalidSpec": SpecError.exit_code,
-    "InvalidData": DataError.exit_code,
-    "OutputConflict": OutputConflict.exit_code,
-    "UserCodeFailed": UserCodeError.exit_code,
-    "NoCudaDevice": NoCudaDevice.exit_code,
-    "InternalError": DEFECT,
-    "StorageUnavailable": 1,
-    "StorageFailed": 1,
-    "OutOfMemory": 1,
-    "WorkerLost": 1,
-    "Terminated": 1,
 }
 """The driver's, by the reason of its outcome."""
 

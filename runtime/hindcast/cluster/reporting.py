@@ -11,7 +11,8 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -201,25 +202,22 @@ def _stamp(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Beat:
-    """The thread that reports, for as long as the block runs."""
+@contextmanager
+def beating(reporting: Reporting) -> Iterator[Reporting]:
+    """Report from a thread, for as long as the block runs."""
+    ended = threading.Event()
 
-    def __init__(self, reporting: Reporting) -> None:
-        self._reporting = reporting
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hindcast-report", daemon=True)
+    def report() -> None:
+        while not ended.is_set():
+            ended.wait(reporting.step())
 
-    def __enter__(self) -> Reporting:
-        self._thread.start()
-        return self._reporting
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(timeout=1.0)
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            self._ended.wait(self._reporting.step())
+    thread = threading.Thread(target=report, name="hindcast-report", daemon=True)
+    thread.start()
+    try:
+        yield reporting
+    finally:
+        ended.set()
+        thread.join(timeout=1.0)
 
 
 def send_outcome(reporting: Reporting, outcome: AttemptOutcome, patience: float) -> bool:

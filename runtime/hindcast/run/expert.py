@@ -15,7 +15,7 @@ from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.pipeline.rng import seed_of
 from hindcast.report.events import Progress, Reporter
 from hindcast.report.results import ITERATION, Result, ResultsLog
-from hindcast.run.claim import title
+from hindcast.run.claim import CHECKPOINTS_FOLDER, title
 from hindcast.run.interruption import Interruption
 from hindcast.run.online import online_trainer
 from hindcast.run.stopping import reached
@@ -53,7 +53,7 @@ def train_expert(
         explore=resource.spec.policy.explore,
         callbacks=resource.spec.callbacks,
     )
-    store = CheckpointStore(folder.child("checkpoints"), keep=_KEPT_CHECKPOINTS)
+    store = CheckpointStore(folder.child(CHECKPOINTS_FOLDER), keep=_KEPT_CHECKPOINTS)
     store.remove_incomplete()
     if latest := store.latest():
         trainer.load(latest)

@@ -90,10 +90,15 @@ class RecordingRun:
         Raises:
             OutputConflict: files of the user's are there, or somebody else is writing.
         """
-        self._check_folder()
+        if has_other_files(self._folder, self._state):
+            raise OutputConflict(
+                f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "
+                "output.path (onExisting: Replace deletes only what a manifest lists)."
+            )
         with self._placement.sole_writer(self._state) as guard:
             self._write_to(self._folder.guarded(guard))
-            self._make_way()
+            if self._spec.output.on_existing == "Replace" and carries_another(self._state, self._resource):
+                self._clear()
             yield
 
     def _write_to(self, folder: Location) -> None:
@@ -105,14 +110,6 @@ class RecordingRun:
         policy = any(self._policy_folder.child(name).exists() for name in ("checkpoints", "module"))
         return policy or bool(read_manifest(self._folder) or read_commits(self._folder))
 
-    def _check_folder(self) -> None:
-        if not has_other_files(self._folder, self._state):
-            return
-        raise OutputConflict(
-            f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "
-            "output.path (onExisting: Replace deletes only what a manifest lists)."
-        )
-
     def _refuse_finished(self) -> None:
         """`onExisting: Fail`; what this run left unfinished itself is not in its way."""
         if self._spec.output.on_existing == "Fail":
@@ -121,12 +118,8 @@ class RecordingRun:
                 "another output.path, or set it to Resume."
             )
 
-    def _make_way(self) -> None:
-        """`onExisting: Replace`: delete what the manifest or the commits of another recording list."""
-        if self._spec.output.on_existing == "Replace" and carries_another(self._state, self._resource):
-            self._clear()
-
     def _clear(self) -> None:
+        """`onExisting: Replace`: delete what the manifest or the commits of another recording list."""
         self._reporter.note(self._name, f"replaces the recording in {self._folder}")
         clear(self._folder, NOT_THE_RUNS)
 

@@ -16,14 +16,14 @@ PATIENCE: Final = 10
 """Evaluations in a row without a value to stop by, after which a training that nothing else stops is ended."""
 
 
-def followed(spec: OfflineTrainingSpec) -> str | None:
+def followed(spec: OfflineTrainingSpec) -> str:
     """The metric of which the best checkpoint has the most: the return in the environment where that is measured again
-    and again, else the first estimate of it, by name, else the return at the end; None where nothing is evaluated.
+    and again, else the first estimate of it, by name, else the return at the end; empty where nothing is evaluated.
     """
     played, estimates = spec.evaluation_in_environment, spec.offline.estimates if spec.offline else []
     if played is not None and (played.interval is not None or not estimates):
         return EPISODE_RETURN_MEAN
-    return estimates[0] if estimates else None
+    return estimates[0] if estimates else ""
 
 
 def metric(result: Result, name: str) -> float | None:
@@ -42,10 +42,8 @@ def metric(result: Result, name: str) -> float | None:
     return judged.get("estimates", {}).get(name, {}).get("value")
 
 
-def own_metric(result: Result, name: str | None) -> float | None:
+def own_metric(result: Result, name: str) -> float | None:
     """The metric, where it is of the weights after this iteration and not of earlier ones."""
-    if name is None:
-        return None
     evaluation = result.get("evaluation", {})
     measured = evaluation if name == EPISODE_RETURN_MEAN else evaluation.get("offline", {})
     return metric(result, name) if measured.get(ITERATION) == result[ITERATION] else None

@@ -150,7 +150,6 @@ class TrainingRun:
         try:
             self._begin(trainer, evaluations)
             log = ResultsLog(self._folder, resume_at=trainer.iteration)
-            self._verdict = _verdict(log.results)
             for earlier in log.results:
                 self._remember(earlier)
             try:
@@ -180,10 +179,9 @@ class TrainingRun:
         claim(self._folder, self._resource, is_worth_keeping=True)
         self._callbacks.call("on_algorithm_init")
         self._callbacks.call("on_checkpoint_loaded")
-        if self._followed is not None:
-            score = latest.training.metrics.get(self._followed)
-            if score is not None:  # it may have been killed before it said so
-                self._store.mark_best(latest, score, self._followed)
+        score = latest.training.metrics.get(self._followed)
+        if score is not None:  # it may have been killed before it said so
+            self._store.mark_best(latest, score, self._followed)
         self._reporter.note(
             self._name, f"resuming at update {latest.updates:,} (iteration {trainer.iteration})"
         )
@@ -225,18 +223,25 @@ class TrainingRun:
 
     def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
         """Checkpoint, where one is due or an evaluation needs it; begin the evaluation in parallel to training."""
-        if evaluations.runs_in_parallel and evaluations.due(trainer.iteration):
+        launches = evaluations.runs_in_parallel and evaluations.due(trainer.iteration)
+        if launches:
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
-            self._save(trainer, evaluations, result)
-            return
+        if launches or self._is_better(result) or trainer.iteration % every == 0:
+            self._mark_best(self._save(trainer, evaluations, result), result)
+
+    def _is_better(self, result: Result) -> bool:
+        """Whether the weights after this iteration are better than those of all checkpoints."""
         score = own_metric(result, self._followed)
-        if score is not None and self._followed is not None:
-            best = self._store.best_score(self._followed)
-            if best is None or score > best:
-                self._store.mark_best(self._save(trainer, evaluations, result), score, self._followed)
-                return
-        if trainer.iteration % every == 0:
-            self._save(trainer, evaluations, result)
+        if score is None:
+            return False
+        best = self._store.best_score(self._followed)
+        return best is None or score > best
+
+    def _mark_best(self, checkpoint: Checkpoint, result: Result) -> None:
+        """Note what an evaluation of the checkpoint's weights gave, if it came with the result."""
+        score = own_metric(result, self._followed)
+        if score is not None:
+            self._store.mark_best(checkpoint, score, self._followed)
 
     def _judge(self, held_out: HeldOut, iteration: int) -> Result:
         """What held-out episodes say of the weights as they are."""
@@ -250,8 +255,6 @@ class TrainingRun:
 
         self._callbacks.call("on_evaluate_offline_start")
         judged = held_out.result(iteration, progress)
-        if "verdict" in judged:
-            self._verdict = judged["verdict"]["sentence"]
         for about, note in notes_on_judged(judged).items():
             if about not in self._noted:
                 self._noted.add(about)
@@ -262,7 +265,7 @@ class TrainingRun:
     def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:
         metrics = dict(result["learners"]["default_policy"])
         score = own_metric(result, self._followed)
-        if score is not None and self._followed is not None:
+        if score is not None:
             metrics[self._followed] = score
         return trainer.save(self._store, metrics, evaluating=evaluations.pending_updates)
 
@@ -272,9 +275,8 @@ class TrainingRun:
         The best policy (the last one, where none was evaluated) is then in the run folder's own `module`.
         """
         last = log.results[-1]
-        evaluating = (
-            evaluations.pending_updates
-        )  # a run that is resumed after a kill, or extended, repeats it
+        # A run that is resumed after a kill, or extended, repeats the evaluation under way.
+        evaluating = evaluations.pending_updates
         evaluation = evaluations.collect()
         if evaluations.wanted_at_end(trainer.iteration):
             evaluation = evaluations.now(trainer.policy, trainer.iteration)
@@ -287,9 +289,7 @@ class TrainingRun:
             log.append(line)
             self._remember(line)
             self._reporter.progress(self._progress(last))
-            score = own_metric(line, self._followed)
-            if score is not None and self._followed is not None:
-                self._store.mark_best(checkpoint, score, self._followed)
+            self._mark_best(checkpoint, line)
         best = self._store.best()
         Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
         return {
@@ -309,15 +309,18 @@ class TrainingRun:
         """The best checkpoint, with the figure that it is the best by."""
         if best is None:
             return None
-        score = None if self._followed is None else self._store.best_score(self._followed)
-        return {"path": str(best.location), "score": score, "by": self._followed}
+        score = self._store.best_score(self._followed)
+        return {"path": str(best.location), "score": score, "by": self._followed or None}
 
     def _remember(self, result: Result) -> None:
-        """Remember the latest figures of evaluations: looked for in all results, each iteration would take longer."""
+        """Remember the latest of what evaluations say: looked for in all results, each iteration would take longer."""
         for name in _METRICS:
             value = metric(result, name)
             if value is not None:
                 self._latest[name] = value
+        verdict = result.get("evaluation", {}).get("offline", {}).get("verdict")
+        if verdict is not None:
+            self._verdict = verdict["sentence"]
 
     def _progress(self, result: Result) -> Progress:
         stop = self._resource.spec.stop
@@ -389,9 +392,3 @@ def follow(resource: OfflineTraining, sources: Sequence[Source], placement: Plac
 def _loss(result: Result) -> float | None:
     """None where no update of the iteration had a loss."""
     return cast("float | None", result["learners"]["default_policy"].get("total_loss"))
-
-
-def _verdict(results: Sequence[Result]) -> str | None:
-    """The latest sentence on whether the policy is better than the one that was recorded."""
-    judged = (result.get("evaluation", {}).get("offline", {}).get("verdict") for result in reversed(results))
-    return next((verdict["sentence"] for verdict in judged if verdict is not None), None)

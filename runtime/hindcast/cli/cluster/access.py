@@ -175,9 +175,6 @@ def _message(error: Any) -> str:
         return f"{error.status} {error.reason}"
 
 
-Contexts = dict[str, dict[str, Any]]
-
-
 def connect(namespace: str | None, context: str | None) -> Cluster:
     """The selected cluster.
 
@@ -203,7 +200,8 @@ def _load(settings: client.Configuration, context: str | None) -> str | None:
 
     file = os.environ.get("KUBECONFIG") or "~/.kube/config"
     try:
-        contexts, current = _contexts(file)
+        entries, current = config.list_kube_config_contexts(config_file=file)
+        contexts = {entry["name"]: entry["context"] for entry in entries}
         if context is not None and context not in contexts:
             raise ClusterError(
                 f"--context is {context}, which the kubeconfig does not have{nearest(context, contexts)}"
@@ -213,15 +211,8 @@ def _load(settings: client.Configuration, context: str | None) -> str | None:
         if context is None and _in_cluster(settings):
             return None
         raise ClusterError(_no_config(error)) from error
-    namespace: str | None = contexts[context or current].get("namespace")
+    namespace: str | None = contexts[context or current["name"]].get("namespace")
     return namespace
-
-
-def _contexts(file: str) -> tuple[Contexts, str]:
-    from kubernetes import config
-
-    entries, current = config.list_kube_config_contexts(config_file=file)
-    return {entry["name"]: entry["context"] for entry in entries}, current["name"]
 
 
 def _in_cluster(settings: client.Configuration) -> bool:

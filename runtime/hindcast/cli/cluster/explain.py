@@ -9,7 +9,7 @@ from hindcast.api.attempt import WAITED_OUT
 from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.extract import pod as pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
-from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL
+from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL, references
 from hindcast_operator.planning.diagnosis import diagnose
 from hindcast_operator.times import parse_optional
 
@@ -141,7 +141,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
         retries=_losses(runs, revision),
         retries_allowed=(spec.get("runPolicy") or {}).get("backoffLimit"),
         runs=runs,
-        references=tuple(_references(spec)),
+        references=tuple(f"{kind}/{name}" for kind, name in references(resource["kind"], spec)),
         now=now,
     )
 
@@ -190,15 +190,6 @@ def _notes(resource: Raw) -> list[str]:
     if 0 <= seen < generation:
         notes.append("The operator has not processed the latest change of the spec yet.")
     return notes
-
-
-def _references(spec: Raw) -> list[str]:
-    found = [
-        source["recordingRef"]["name"] for source in spec.get("input") or () if source.get("recordingRef")
-    ]
-    training = (spec.get("policy") or {}).get("trainingRef")
-    names = [f"OfflineRecording/{name}" for name in found]
-    return [*names, f"OfflineTraining/{training['name']}"] if training else names
 
 
 def _losses(runs: Sequence[Raw], revision: int) -> int:

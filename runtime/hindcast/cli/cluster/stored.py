@@ -11,6 +11,7 @@ from hindcast.api import OfflineTraining, Resource, validate_resource
 from hindcast.cli.cluster.access import Raw
 from hindcast.cli.cluster.target import ClusterResource
 from hindcast.errors import StorageError, UserError
+from hindcast_operator.manifests.storage import below, run_folder
 
 if TYPE_CHECKING:
     from hindcast.storage.location import Location
@@ -26,14 +27,11 @@ def log_path(resource: Resource, child: str) -> str:
         resource: with absolute paths, at the attempt's revision.
         child: the attempt's RayJob.
     """
-    spec = resource.spec
     if isinstance(resource, OfflineTraining):
-        folder = f"{resource.metadata.name}/r{spec.revision}"
-        path = resource.spec.checkpoint.path
+        folder = run_folder(resource)
     else:
-        folder, path = "_hindcast", resource.spec.output.path
-    base, mark, query = path.partition("?")
-    return f"{base.rstrip('/')}/{folder}/{_LOGS}/{child}.log{mark}{query}"
+        folder = below(resource.spec.output.path, "_hindcast")
+    return below(folder, _LOGS, f"{child}.log")
 
 
 def stored_log(resource: Resource, child: str) -> bytes:

@@ -6,7 +6,6 @@ import typer
 
 from hindcast.cli.command import command
 from hindcast.cli.data_options import ReadFlags, WriteFlags, show, watching
-from hindcast.cli.options import with_options
 from hindcast.cli.screen import Screen
 
 Sources = Annotated[list[str], typer.Argument(metavar="SRC…", help="Folders, files, globs or URIs.")]
@@ -18,7 +17,6 @@ data = typer.Typer(help="Merge, split, filter and sample datasets.", no_args_is_
 
 
 @command
-@with_options(read=ReadFlags, write=WriteFlags)
 def convert(
     sources: Sources,
     destination: Destination,
@@ -39,7 +37,6 @@ def convert(
 
 
 @command
-@with_options(read=ReadFlags, write=WriteFlags)
 def merge(
     sources: Sources,
     destination: Destination,
@@ -65,7 +62,6 @@ def merge(
 
 
 @command
-@with_options(read=ReadFlags, write=WriteFlags)
 def split(
     source: Source,
     rest: Annotated[str, typer.Argument(metavar="DST_A", help="Folder for the rest: the training data.")],
@@ -90,7 +86,6 @@ def split(
 
 
 @command
-@with_options(read=ReadFlags, write=WriteFlags)
 def filter_(
     source: Source,
     destination: Destination,
@@ -126,7 +121,6 @@ def filter_(
 
 
 @command
-@with_options(read=ReadFlags, write=WriteFlags)
 def sample(
     source: Source,
     destination: Destination,

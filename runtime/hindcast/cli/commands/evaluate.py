@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hindcast.cli.command import command
-from hindcast.cli.options import Checkpoint, ModuleClass, with_options
+from hindcast.cli.options import Checkpoint, ModuleClass
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
@@ -58,7 +58,6 @@ class RecordedFlags:
 
 
 @command
-@with_options(recorded=RecordedFlags)
 def evaluate(
     checkpoint: Checkpoint,
     recorded: RecordedFlags,

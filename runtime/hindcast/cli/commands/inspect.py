@@ -8,7 +8,6 @@ import typer
 from hindcast.cli.command import command
 from hindcast.cli.data_options import ReadFlags
 from hindcast.cli.failures import described, report_failure
-from hindcast.cli.options import with_options
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 
 @command
-@with_options(read=ReadFlags)
 def inspect(
     dataset: Annotated[list[str], typer.Argument(metavar="DATASET", help="Folders, files, globs or URIs.")],
     read: ReadFlags,

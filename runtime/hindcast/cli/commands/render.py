@@ -34,7 +34,6 @@ def render(
     from hindcast.api import load_resources
 
     loaded = load_resources(files)
-    _need_operator()
 
     from hindcast_operator.defaults import Defaults, load_defaults
     from hindcast_operator.manifests.build import render as manifests_of
@@ -52,18 +51,6 @@ def render(
         return
     # Not through rich, which would take `:key:` in a value for an emoji.
     screen.out.file.write("".join(_text(one, comments=not screen.flags.quiet) for one in found))
-
-
-def _need_operator() -> None:
-    from importlib.util import find_spec
-
-    from hindcast.errors import UserError
-
-    if find_spec("hindcast_operator") is None:
-        raise UserError(
-            "hindcast render needs the package hindcast_operator, which is not installed: "
-            "pip install 'hindcast-rl[operator]'"
-        )
 
 
 def _refuse(loaded: "Iterable[Loaded]", defaults: "Defaults") -> None:
