@@ -27,7 +27,7 @@ from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.distributions import Actions
-from hindcast.models.networks import ActionValues, Critics, StateValue
+from hindcast.models.networks import ActionValues, Critics, StateValue, evaluation_mode
 from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
@@ -352,3 +352,29 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
         for target, source in algorithm.target_networks.items():
             nets[target] = frozen_copy(nets.get_submodule(source))
         return nets
+
+
+@torch.no_grad()
+def window_targets(algorithm: Algorithm, nets: nn.ModuleDict, window: WindowData) -> Tensors:
+    """The algorithm's targets for a window, computed with the networks in evaluation mode.
+
+    Raises:
+        UserCodeError: computing them raised, or they are not one for each timestep.
+    """
+    with evaluation_mode(nets), calling(f"{type(algorithm).__name__}.targets", algorithm.targets):
+        targets = algorithm.targets(nets, window)
+        _refuse_others(targets, window)
+        return targets
+
+
+def _refuse_others(targets: Tensors, window: WindowData) -> None:
+    if not isinstance(targets, Mapping):
+        raise Misuse(f"gave a {type(targets).__name__}; it must return a dictionary of columns.")
+    for name, column in targets.items():
+        if not isinstance(column, Tensor) or column.shape[:1] != (window.num_steps,):
+            is_tensor = isinstance(column, Tensor)
+            found = f"of shape {[*column.shape]}" if is_tensor else f"as a {type(column).__name__}"
+            raise Misuse(
+                f"gave {name!r} {found} for a window of {window.num_steps:,} timesteps; it must be a tensor with one "
+                "row for each."
+            )
