@@ -61,8 +61,7 @@ class TargetPolicy:
         by_length = window.length.argsort(descending=True, stable=True)
         length = window.length[by_length]
         first = (window.length.cumsum(0) - window.length)[by_length]
-        initial = self.module.get_initial_state()
-        state = {name: start.expand(len(length), *start.shape) for name, start in initial.items()}
+        state = self.module.initial_states(len(length), length.device)
         found = torch.empty(window.num_steps, self.module.action_head.inputs_size)
         for t in range(int(length[0])):
             steps = first[length > t] + t

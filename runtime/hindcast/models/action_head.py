@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -167,15 +168,9 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
     size = int(np.prod(space.shape))
     bounds = _bounds(leaf, space, model) if model.distribution in _BOUNDED else {}
     if model.distribution in ("deterministic", "squashedDeterministic"):
-        return ActionHead(
-            from_inputs=partial(
-                SquashedDeterministic if bounds else Deterministic, shape=space.shape, **bounds
-            ),
-            inputs_size=size,
-            noise_size=0,
-            noise="normal",
-            stochastic=False,
-        )
+        kind = SquashedDeterministic if bounds else Deterministic
+        from_inputs = partial(kind, shape=space.shape, **bounds)
+        return ActionHead(from_inputs, size, noise_size=0, noise="normal", stochastic=False)
     gaussian = _GAUSSIANS[model.distribution]
     return ActionHead(
         from_inputs=partial(gaussian, shape=space.shape, log_std_range=model.log_std_range, **bounds),
@@ -239,11 +234,8 @@ def _product_from_inputs(
 
 
 def _columns(sizes: Mapping[str, int]) -> dict[str, slice]:
-    stops = np.cumsum(list(sizes.values()))
-    return {
-        leaf: slice(int(stop) - size, int(stop))
-        for (leaf, size), stop in zip(sizes.items(), stops, strict=True)
-    }
+    edges = pairwise(accumulate(sizes.values(), initial=0))
+    return {leaf: slice(start, stop) for leaf, (start, stop) in zip(sizes, edges, strict=True)}
 
 
 def _describe(leaves: Mapping[str, gym.Space]) -> str:

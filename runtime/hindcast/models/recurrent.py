@@ -111,10 +111,10 @@ class SlotStates:
     """The states of B slots between their steps, as `FrameStack` keeps their frames.
 
     Args:
-        initial: gives the state before an episode's first step, name -> `[*shape]`.
+        initial: gives the state of so many slots before an episode's first step.
     """
 
-    def __init__(self, initial: Callable[[], State]) -> None:
+    def __init__(self, initial: Callable[[int], State]) -> None:
         self._initial = initial
         self._now: State = {}
 
@@ -124,8 +124,7 @@ class SlotStates:
         Raises:
             ValueError: another number of slots than in the step before, and not all begin an episode.
         """
-        initial = self._initial()
-        fresh = {name: start.expand(count, *start.shape) for name, start in initial.items()}
+        fresh = self._initial(count)
         if self.begin(is_first):
             return as_leaves(Columns.STATE_IN, fresh)
         known = len(next(iter(self._now.values())))
@@ -135,10 +134,10 @@ class SlotStates:
             )
         if is_first is None or not is_first.any():
             return as_leaves(Columns.STATE_IN, self._now)
-        begin = torch.from_numpy(is_first).to(next(iter(initial.values())).device)
+        begin = torch.from_numpy(is_first).to(next(iter(fresh.values())).device)
         mixed = {
-            name: torch.where(begin.reshape(count, *[1] * start.dim()), fresh[name], self._now[name])
-            for name, start in initial.items()
+            name: torch.where(begin.reshape(count, *[1] * (start.dim() - 1)), start, self._now[name])
+            for name, start in fresh.items()
         }
         return as_leaves(Columns.STATE_IN, mixed)
 
