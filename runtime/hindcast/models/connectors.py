@@ -204,7 +204,7 @@ class Preprocessing:
         clip_actions: bool = False,
     ) -> None:
         options = (observation_filter, frame_stack, normalize_actions, clip_actions)
-        self._options = dict(zip(_OPTIONS, options, strict=True))
+        self._options: Json = dict(zip(_OPTIONS, options, strict=True))
         self._spaces = (observation_space, action_space)
         leaves = flatten_space(observation_space, Columns.OBS)
         self._leaves = frozenset(leaves)
