@@ -221,7 +221,7 @@ def why_no_ratios(target: TargetPolicy, options: OfflineOptions, recorded: bool)
     """
     if not options.ratios:
         return "ratios were not asked for"
-    if not target.has_logp:
+    if not target.policy.has_logp(target.explore):
         return f"the policy's actions have no density{_hint(target)}"
     if target.is_stateful and not recorded:
         return UNCLONED

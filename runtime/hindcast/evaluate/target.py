@@ -36,11 +36,6 @@ class TargetPolicy:
         self.explore = explore
         self.module: RLModule = policy.module.eval()
 
-    @property
-    def has_logp(self) -> bool:
-        """Whether its actions have a probability or density: greedy continuous ones have none."""
-        return self.policy.has_logp(self.explore)
-
     @torch.no_grad()
     def distribution(self, batch: Batch) -> Distribution:
         """Of its actions in the batch's states, before it takes the mode of it or samples."""

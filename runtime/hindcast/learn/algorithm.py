@@ -24,7 +24,6 @@ from hindcast.api.model import Distribution, ModelSpec
 from hindcast.api.option_types import Related
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
-from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.distributions import Actions
 from hindcast.models.networks import ActionValues, Critics, StateValue, evaluation_mode
@@ -64,22 +63,6 @@ class AlgorithmOptions(Related, Model):
     grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
     """What gradClip limits: the norm of all gradients of an optimiser together (global_norm), the norm of each
     parameter's gradient (norm), or each gradient value (value)."""
-
-
-class ActorCriticOptions(AlgorithmOptions):
-    """Options of algorithms that train a policy and critics with target networks."""
-
-    train_batch_size_per_learner: Positive = 256
-    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
-    actor_lr: Schedule = 3e-4
-    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step."""
-    critic_lr: Schedule = 3e-4
-    """Learning rate of the critics: a number or a schedule."""
-    gamma: Fraction = 0.99
-    """Discount factor."""
-    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """Target network update rate: target ← (1 - tau)·target + tau·network."""
 
 
 @dataclass(frozen=True)
