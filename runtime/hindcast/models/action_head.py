@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +41,6 @@ _GAUSSIANS = {
 _BOUNDED = ("boundedGaussian", "squashedGaussian", "squashedDeterministic")
 _CONTINUOUS = ("gaussian", "deterministic", *_BOUNDED)
 _MOST_INTEGERS = 4096
-_NO_RANGE = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ class ActionHead:
         discrete: every leaf is discrete, so that a greedy action has a probability (of 1).
         stochastic: no leaf is deterministic, so that a sampled action has a log-probability.
         log_std_columns: the columns of the inputs that are logarithms of standard deviations.
-        log_std_range: what the distribution clips these to.
     """
 
     from_inputs: Callable[[Tensor], Distribution]
@@ -67,7 +64,6 @@ class ActionHead:
     discrete: bool = False
     stochastic: bool = True
     log_std_columns: tuple[int, ...] = ()
-    log_std_range: tuple[float, float] = _NO_RANGE
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
         """The same, with the constants of the action space where `move` takes them."""
@@ -178,7 +174,6 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
         noise_size=size,
         noise="normal",
         log_std_columns=tuple(range(size, 2 * size)),
-        log_std_range=model.log_std_range,
     )
 
 
@@ -215,9 +210,6 @@ def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
             inputs_columns[leaf].start + column
             for leaf, head in heads.items()
             for column in head.log_std_columns
-        ),
-        log_std_range=next(
-            (head.log_std_range for head in heads.values() if head.log_std_columns), _NO_RANGE
         ),
     )
 

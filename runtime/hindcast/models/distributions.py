@@ -150,17 +150,13 @@ class Bernoulli(Distribution):
 
     def logp(self, actions: Actions) -> Tensor:
         bits = _tensor(actions).to(self._logits.dtype).reshape(self._logits.shape)
-        return -functional.binary_cross_entropy_with_logits(self._logits, bits, reduction="none").sum(-1)
+        return -_cross_entropy(self._logits, bits)
 
     def entropy(self) -> Tensor:
-        return functional.binary_cross_entropy_with_logits(
-            self._logits, torch.sigmoid(self._logits), reduction="none"
-        ).sum(-1)
+        return _cross_entropy(self._logits, torch.sigmoid(self._logits))
 
     def kl(self, other: Self) -> Tensor:
-        own = torch.sigmoid(self._logits)
-        cross = functional.binary_cross_entropy_with_logits(other._logits, own, reduction="none").sum(-1)
-        return cross - self.entropy()
+        return _cross_entropy(other._logits, torch.sigmoid(self._logits)) - self.entropy()
 
     def mode(self) -> Tensor:
         return _shaped((self._logits > 0).to(torch.int8), self._shape)
@@ -443,13 +439,18 @@ def _total(terms: list[Tensor]) -> Tensor:
 def _padded(inputs: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """`[B, sum(sizes)]` logits as `[B, D, max(sizes)]`, impossible values filled in."""
     widest = max(sizes)
-    lead = inputs.shape[:-1]
     if all(size == widest for size in sizes):
-        return inputs.reshape(*lead, len(sizes), widest)
-    padded = inputs.new_full((*lead, len(sizes), widest), torch.finfo(inputs.dtype).min)
-    for cell, logits in enumerate(inputs.split(sizes, -1)):
-        padded[..., cell, : sizes[cell]] = logits
-    return padded
+        return inputs.reshape(*inputs.shape[:-1], len(sizes), widest)
+    least = torch.finfo(inputs.dtype).min
+    cells = zip(inputs.split(sizes, -1), sizes, strict=True)
+    return torch.stack(
+        [functional.pad(logits, (0, widest - size), value=least) for logits, size in cells], -2
+    )
+
+
+def _cross_entropy(logits: Tensor, bits: Tensor) -> Tensor:
+    """`[B]` of bits, or chances of them, `[B, D]` under log-odds."""
+    return functional.binary_cross_entropy_with_logits(logits, bits, reduction="none").sum(-1)
 
 
 def _squashed(u: Tensor, low: Tensor, half: Tensor) -> Tensor:

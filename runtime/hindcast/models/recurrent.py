@@ -52,9 +52,8 @@ class Recurrent(nn.Module):
                 fill(parameter, initial.bias, nn.init.zeros_)
         if initial.bias is None:
             _, _, bias, _ = self._layer.all_weights[0]
-            nn.init.ones_(
-                bias.detach()[size : 2 * size]
-            )  # the forget gate of an LSTM, the update gate of a GRU
+            # The forget gate of an LSTM, the update gate of a GRU.
+            nn.init.ones_(bias.detach()[size : 2 * size])
 
     def initial_state(self) -> State:
         """Zeros, `[H]` each: `h`, and of an LSTM `c`."""

@@ -30,14 +30,10 @@ Batch: TypeAlias = Mapping[str, Tensor]
 
 _FIRST_POLICY_GAIN = 0.01
 _FIELD = "spec.model.moduleClass"
-_DISTRIBUTION = (
-    "model.distribution says which distribution acts, and action_head.inputs_size how many numbers it needs"
+_UNCALLED = dict.fromkeys(
+    ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
+    "model.distribution says which distribution acts, and action_head.inputs_size how many numbers it needs",
 )
-_UNCALLED = {
-    "get_inference_action_dist_cls": _DISTRIBUTION,
-    "get_exploration_action_dist_cls": _DISTRIBUTION,
-    "get_train_action_dist_cls": _DISTRIBUTION,
-}
 """RLlib's methods of a module that have no place here, and what to do instead of overriding them."""
 
 

@@ -123,14 +123,11 @@ class Curves:
             return None
         last = judged[-1]
         name = next(iter(last["estimates"]))
-        rows = {}
-        for each in judged:
-            value = lookup(each, "estimates", name, "value")
-            if value is not None:
-                rows[each["training_iteration"]] = (
-                    value,
-                    *(each["estimates"][name]["interval"] or (value, value)),
-                )
+        rows = {
+            each["training_iteration"]: (value, *(each["estimates"][name]["interval"] or (value, value)))
+            for each in judged
+            if (value := lookup(each, "estimates", name, "value")) is not None
+        }
         x = np.array(sorted(rows), np.float64)
         mean, low, high = np.array([rows[at] for at in sorted(rows)], np.float64).T
         behaviour = lookup(last, "behaviour", "value") or 0.0
