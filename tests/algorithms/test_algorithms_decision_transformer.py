@@ -11,8 +11,7 @@ from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.errors import DataError, SpecError
-from hindcast.learn.algorithm import ModelInputs, new_networks
-from hindcast.learn.targets import window_targets
+from hindcast.learn.algorithm import ModelInputs, new_networks, window_targets
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
 from hindcast.record.runner import EnvRunner

@@ -9,8 +9,8 @@ import torch
 from algorithm_kit import BOX, LENGTHS, made, stages, transitions, window_of
 
 from hindcast.errors import SpecError
+from hindcast.learn.algorithm import window_targets
 from hindcast.learn.learner import Learner
-from hindcast.learn.targets import window_targets
 
 CONSTANT = {"movingAverageSqdAdvNormStart": 100.0, "movingAverageSqdAdvNormUpdateRate": 1e-8}
 

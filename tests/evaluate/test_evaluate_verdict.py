@@ -8,7 +8,7 @@ from chain_mdp import Chain
 
 from hindcast.evaluate.estimators import effective_episodes, estimates
 from hindcast.evaluate.intervals import resamples
-from hindcast.evaluate.verdict import by_resamples, by_spread, nothing
+from hindcast.evaluate.verdict import Verdict, by_resamples, by_spread, nothing
 
 
 @pytest.mark.parametrize("by", ["wdr", "pdwis"])
@@ -31,7 +31,7 @@ def test_is_wrong_in_its_share_of_cases(by: str) -> None:
 
 def test_says_how_likely_it_is() -> None:
     gains = np.append(np.ones(96), -np.ones(4))
-    assert by_resamples(gains, gains, "wdr", 412.3) == (
+    assert by_resamples(gains, gains, "wdr", 412.3) == Verdict(
         "better",
         pytest.approx(0.96),
         "wdr",

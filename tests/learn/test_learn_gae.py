@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.episodes.block import Block
-from hindcast.learn.gae import block_gae, discounted_sums, gae
+from hindcast.learn.gae import block_gae, discounted_sums
 from layers import examples
 
 GAMMA = 0.9
@@ -107,19 +107,6 @@ def test_an_empty_fragment_between_episodes_changes_nothing():
     values = values_of(whole)
     with_gap = torch.cat([values[:4], torch.tensor([99.0]), values[4:]])
     assert torch.equal(block_gae(gap, with_gap, GAMMA, 0.9)[0], block_gae(whole, values, GAMMA, 0.9)[0])
-
-
-def test_time_major_arrays_equal_their_columns_one_by_one():
-    source = torch.Generator().manual_seed(0)
-    shape = (17, 3)
-    draw = lambda: torch.randn(shape, generator=source)  # noqa: E731
-    arrays = {"rewards_S": draw(), "values_S": draw(), "next_values_S": draw()}
-    arrays["terminated_S"] = torch.rand(shape, generator=source) < 0.2
-    arrays["last_S"] = arrays["terminated_S"] | (torch.rand(shape, generator=source) < 0.1)
-    together = gae(**arrays, gamma=GAMMA, lambda_=0.8)
-    for column in range(3):
-        alone = gae(**{name: array[:, column] for name, array in arrays.items()}, gamma=GAMMA, lambda_=0.8)
-        torch.testing.assert_close(together[:, column], alone)
 
 
 def test_sums_reach_over_a_long_episode():

@@ -121,7 +121,7 @@ def test_the_running_mean_keeps_constants_ends_and_length():
 
 
 def test_labels_are_moved_apart_no_further_than_needed():
-    assert spread([0.1, 0.5, 0.9], 0.1) == [0.1, 0.5, 0.9]
+    assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
     moved = spread([0.5, 0.5, 0.52], 0.1)
     assert np.allclose(np.diff(moved), 0.1)
     assert np.isclose(np.mean(moved), np.mean([0.5, 0.5, 0.52]))

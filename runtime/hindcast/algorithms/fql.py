@@ -9,17 +9,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
-from hindcast.learn.algorithm import (
-    ActorCriticOptions,
-    Algorithm,
-    Losses,
-    ModelInputs,
-    NonNegative,
-    Step,
-    Tensors,
-)
+from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import bootstrapped, with_padding_filled
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
@@ -71,20 +64,18 @@ class FQLOptions(ActorCriticOptions):
     """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""
 
 
-class FQL(Algorithm):
+class FQL(ActorCritic):
     """FQL; see `FQLOptions` for the objective."""
 
     Options = FQLOptions
-    captured = True
     own_policy = True
     distributions = ("auto",)
-    target_networks = {"target_critics": "critics"}
     options: FQLOptions
 
     def needs(self) -> Needs:
         chunk = self.options.action_chunk
         if chunk == 1:
-            return transitions(self.options.gamma)
+            return super().needs()
         return transitions(self.options.gamma, n_step=chunk, seq_len=chunk, stride=1)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
@@ -119,9 +110,6 @@ class FQL(Algorithm):
             "mean_q": taken.mean(),
         }
         return Losses({"critics": critic_loss, "behaviour": flow_loss, "policy": policy_loss}, metrics)
-
-    def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
-        self.move_targets(nets, self.options.tau)
 
     @torch.no_grad()
     def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:

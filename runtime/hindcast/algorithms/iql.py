@@ -9,24 +9,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.model import SAMPLED
 from hindcast.episodes.columns import Columns
-from hindcast.learn.algorithm import (
-    ActorCriticOptions,
-    Algorithm,
-    Losses,
-    ModelInputs,
-    NonNegative,
-    Step,
-    Tensors,
-)
+from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import actions_of, bootstrapped
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import in_parallel
 from hindcast.models.networks import at_next
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.needs import Needs, transitions
 
 
 class IQLOptions(ActorCriticOptions):
@@ -58,14 +50,12 @@ class IQLOptions(ActorCriticOptions):
     """Upper bound on the weights exp(beta·u)."""
 
 
-class IQL(Algorithm):
+class IQL(ActorCritic):
     """IQL; see `IQLOptions` for the objective."""
 
     Options = IQLOptions
-    captured = True
     live = True
     distributions = SAMPLED
-    target_networks = {"target_critics": "critics"}
     compiled = (
         "_target_values",
         "_values",
@@ -76,9 +66,6 @@ class IQL(Algorithm):
         "_critic_loss",
     )
     options: IQLOptions
-
-    def needs(self) -> Needs:
-        return transitions(self.options.gamma)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=False)
@@ -109,9 +96,6 @@ class IQL(Algorithm):
         )
         metrics = {"policy_loss": policy_loss, "critic_loss": critic_loss, **of_policy, **of_critics}
         yield Losses({"policy": policy_loss, "critics": critic_loss}, metrics, joint=True)
-
-    def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
-        self.move_targets(nets, self.options.tau)
 
     @torch.no_grad()
     def _target_values(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:

@@ -117,8 +117,8 @@ class MARWIL(Algorithm):
         inputs = outputs[Columns.ACTION_DIST_INPUTS]
         likelihood = policy.distribution(inputs).logp(actions_of(batch))
         if options.bc_logstd_coeff:
-            head = policy.action_head
-            log_stds = inputs[..., list(head.log_std_columns)].clamp(*head.log_std_range)
+            log_stds = inputs[..., list(policy.action_head.log_std_columns)]
+            log_stds = log_stds.clamp(*policy.model_config.log_std_range)
             likelihood = likelihood + options.bc_logstd_coeff * log_stds.mean(-1)
         advantages = batch[Columns.VALUE_TARGETS] - outputs[Columns.VF_PREDS]
         seen = advantages.detach()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import torch
@@ -112,16 +114,6 @@ class DQNTorchLearner(OwnLoss, DQN):
     """DQN with the user's loss."""
 
 
-class _Update:
-    """One update."""
-
-    def __init__(self, nets: nn.ModuleDict, step: Step) -> None:
-        self.nets = nets
-        self.step = step
-        self.found: Losses | None = None
-        self.metrics = _Metrics()
-
-
 class _Metrics:
     """Scalar tensors by name: averaged over updates, on the device."""
 
@@ -139,24 +131,32 @@ class _Metrics:
             self.log_value(name, value)
 
 
+@dataclass
+class _Update:
+    """One update."""
+
+    nets: nn.ModuleDict
+    step: Step
+    found: Losses | None = None
+    metrics: _Metrics = field(default_factory=_Metrics)
+
+
 class _Outputs(Mapping[str, Tensor]):
     """What the network puts out, once somebody asks."""
 
     def __init__(self, module: Any, batch: Tensors) -> None:
         self._module: RLModule = module
         self._batch = batch
-        self._made: Mapping[str, Tensor] | None = None
+
+    @cached_property
+    def _all(self) -> Mapping[str, Tensor]:
+        return self._module.forward_train(self._batch)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._all()[name]
+        return self._all[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        return iter(self._all)
 
     def __len__(self) -> int:
-        return len(self._all())
-
-    def _all(self) -> Mapping[str, Tensor]:
-        if self._made is None:
-            self._made = self._module.forward_train(self._batch)
-        return self._made
+        return len(self._all)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, cast
 
 import numpy as np
@@ -101,28 +101,24 @@ class PPO(OnlineAlgorithm):
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}
 
     @torch.no_grad()
-    def _advantages(self, nets: nn.ModuleDict, block: Block) -> dict[str, Tensor]:
-        policy = cast(RLModule, nets["policy"])
-        values_O = policy.compute_values(_observations(block, _device(policy)))
-        advantages, value_targets = block_gae(block, values_O, self.options.gamma, self.options.lambda_)
-        return {Columns.ADVANTAGES: advantages, Columns.VALUE_TARGETS: value_targets}
-
     def prepare(self, nets: nn.ModuleDict, rollout: Block) -> dict[str, Tensor]:
         """The module's inputs, actions and what the policy gave with them; and what it learns from them.
 
         That is `value_targets`, `vf_preds` (the values they rest on) and standardised `advantages`.
         """
-        device = _device(nets["policy"])
-        targets = self._advantages(nets, rollout)
-        advantages = targets[Columns.ADVANTAGES]
+        policy = cast(RLModule, nets["policy"])
+        device = next(policy.parameters()).device
+        seen = _columns(rollout, (Columns.OBS,), device)
+        made = _columns(rollout, (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS), device)
+        values_O = policy.compute_values(seen)
+        advantages, targets = block_gae(rollout, values_O, self.options.gamma, self.options.lambda_)
         spread = advantages.std(correction=0).clamp(min=1e-4)
-        batch = {leaf: _to(rollout.columns[leaf], device) for leaf in _per_step(rollout)}
         obs_row = torch.from_numpy(rollout.obs_row).to(device)
-        batch |= {leaf: values[obs_row] for leaf, values in _observations(rollout, device).items()}
         return {
-            **batch,
-            Columns.VALUE_TARGETS: targets[Columns.VALUE_TARGETS],
-            Columns.VF_PREDS: targets[Columns.VALUE_TARGETS] - advantages,
+            **made,
+            **{leaf: values[obs_row] for leaf, values in seen.items()},
+            Columns.VALUE_TARGETS: targets,
+            Columns.VF_PREDS: targets - advantages,
             Columns.ADVANTAGES: (advantages - advantages.mean()) / spread,
         }
 
@@ -151,9 +147,9 @@ class PPO(OnlineAlgorithm):
         clipped = ratio.clamp(1 - options.clip_param, 1 + options.clip_param)
         policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
         errors = (outputs[Columns.VF_PREDS] - batch[Columns.VALUE_TARGETS]).square()
-        vf_loss = (
-            errors if options.vf_clip_param is None else errors.clamp(max=options.vf_clip_param)
-        ).mean()
+        if options.vf_clip_param is not None:
+            errors = errors.clamp(max=options.vf_clip_param)
+        vf_loss = errors.mean()
         entropy = distribution.entropy().mean()
         total = policy_loss + options.vf_loss_coeff * vf_loss
         total = total - entropy_coeff(step.clock) * entropy
@@ -201,18 +197,6 @@ def _explained_variance(batch: Mapping[str, Tensor]) -> float:
     return float(1 - (targets - values).var(correction=0) / spread)
 
 
-def _device(module: nn.Module) -> torch.device:
-    return next(module.parameters()).device
-
-
-def _to(column: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(column).to(device)
-
-
-def _observations(block: Block, device: torch.device) -> dict[str, Tensor]:
-    return {leaf: _to(block.columns[leaf], device) for leaf in leaves_of(Columns.OBS, block.columns)}
-
-
-def _per_step(block: Block) -> list[str]:
-    wanted = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
-    return [leaf for column in wanted for leaf in leaves_of(column, block.columns)]
+def _columns(block: Block, wanted: Sequence[str], device: torch.device) -> dict[str, Tensor]:
+    leaves = [leaf for column in wanted for leaf in leaves_of(column, block.columns)]
+    return {leaf: torch.from_numpy(block.columns[leaf]).to(device) for leaf in leaves}

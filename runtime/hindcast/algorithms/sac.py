@@ -9,17 +9,9 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.episodes.columns import Columns
-from hindcast.learn.algorithm import (
-    AboveZero,
-    ActorCriticOptions,
-    Algorithm,
-    AlgorithmOptions,
-    Losses,
-    ModelInputs,
-    Step,
-    Tensors,
-)
+from hindcast.learn.algorithm import AboveZero, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
 from hindcast.learn.batches import bootstrapped, num_timesteps
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.schedules import Schedule
@@ -28,7 +20,6 @@ from hindcast.learn.target_networks import fixed
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.needs import Needs, transitions
 
 
 class SACOptions(ActorCriticOptions):
@@ -51,20 +42,15 @@ class SACOptions(ActorCriticOptions):
     ±1."""
 
 
-class SAC(Algorithm):
+class SAC(ActorCritic):
     """SAC; see `SACOptions` for the objective."""
 
     Options: ClassVar[type[AlgorithmOptions]] = SACOptions
-    captured = True
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     live = True
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
-    target_networks = {"target_critics": "critics"}
     compiled: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
     options: SACOptions
-
-    def needs(self) -> Needs:
-        return transitions(self.options.gamma)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         name = type(self).__name__
@@ -89,9 +75,6 @@ class SAC(Algorithm):
         alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
         metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
         yield Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)
-
-    def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
-        self.move_targets(nets, self.options.tau)
 
     def _draws(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, ...]:
         """What is random in the critics' losses."""

@@ -10,17 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
-from hindcast.learn.algorithm import (
-    ActorCriticOptions,
-    Algorithm,
-    Losses,
-    ModelInputs,
-    NonNegative,
-    Step,
-    Tensors,
-)
+from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import bootstrapped, num_timesteps
 from hindcast.learn.optimisers import OptimiserSpec, adam_at
 from hindcast.learn.streams import in_parallel
@@ -28,7 +21,6 @@ from hindcast.learn.target_networks import fixed
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, at_next
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.needs import Needs, transitions
 
 
 class TD3Options(ActorCriticOptions):
@@ -57,17 +49,13 @@ class TD3BCOptions(TD3Options):
     """Weight of the critic relative to behaviour cloning; 0 is behaviour cloning alone."""
 
 
-class TD3(Algorithm):
+class TD3(ActorCritic):
     """Twin critics, a deterministic policy with delayed updates, and target networks of both."""
 
-    captured = True
     distributions = ("auto", "deterministic", "squashedDeterministic")
     target_networks = {"target_policy": "policy", "target_critics": "critics"}
     compiled = ("_critic_loss", "_policy_loss")
     options: TD3Options
-
-    def needs(self) -> Needs:
-        return transitions(self.options.gamma)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         name = type(self).__name__

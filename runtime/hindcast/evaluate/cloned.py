@@ -11,7 +11,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +43,8 @@ class CloneFit(FitOptions):
     patience: int = 500
 
 
-class Calibration(NamedTuple):
+@dataclass(frozen=True)
+class Calibration:
     """How well a clone's probabilities fit episodes that it was not fitted to.
 
     Attributes:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hindcast.api.model import ModelSpec
-from hindcast.evaluate.estimators import F64, Values
+from hindcast.evaluate.estimators import Values
 from hindcast.evaluate.fitting import FitOptions, fit
 from hindcast.evaluate.recorded import over_steps, steps_of
 from hindcast.evaluate.target import Batch, TargetPolicy
@@ -165,13 +164,9 @@ def cross_fitted(
     last = states[window.obs_start + window.length].masked_fill(window.terminated, 0.0)
     starts = states[window.obs_start]
     spread = (variance + starts.var() / len(starts)).sqrt()
-    values = Values(_array(taken), _array(states[window.obs_row]), _array(last))
+    values = Values(taken.numpy(), states[window.obs_row].numpy(), last.numpy())
     return CrossFitted(values, float(spread))
 
 
 def _later(check: Callable[[int], None], done: int, update: int) -> None:
     check(done + update)
-
-
-def _array(values: Tensor) -> F64:
-    return np.asarray(values.numpy(), dtype=np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -102,10 +102,6 @@ class Estimate:
     interval: Interval | None
     bootstrap: Interval | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """As results have it."""
-        return {"value": self.value, "interval": self.interval, "bootstrap": self.bootstrap}
-
 
 @dataclass(frozen=True)
 class OfflineReport:
@@ -137,17 +133,7 @@ class OfflineReport:
 
     def to_json(self) -> dict[str, Any]:
         """As results and `--json` have it."""
-        return {
-            "episodes": self.episodes,
-            "timesteps": self.timesteps,
-            "behaviour": self.behaviour.to_json(),
-            "estimates": {name: each.to_json() for name, each in self.estimates.items()},
-            "refused": self.refused,
-            "calibration": self.calibration._asdict() if self.calibration else None,
-            "effective_episodes": self.effective_episodes,
-            "signals": self.signals,
-            "verdict": self.verdict._asdict(),
-        }
+        return asdict(self)
 
 
 def evaluate_offline(
@@ -235,7 +221,7 @@ def why_no_ratios(target: TargetPolicy, options: OfflineOptions, recorded: bool)
     """
     if not options.ratios:
         return "ratios were not asked for"
-    if not target.has_logp:
+    if not target.policy.has_logp(target.explore):
         return f"the policy's actions have no density{_hint(target)}"
     if target.is_stateful and not recorded:
         return UNCLONED

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 import gymnasium as gym
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from hindcast.episodes.columns import Columns, leaves_of
-from hindcast.learn.batches import actions_of
+from hindcast.learn.batches import actions_of, num_timesteps
 from hindcast.models.distributions import Actions, Distribution
 from hindcast.models.policy import Policy
 from hindcast.models.recurrent import as_leaves, state_of
@@ -35,11 +36,6 @@ class TargetPolicy:
         self.explore = explore
         self.module: RLModule = policy.module.eval()
 
-    @property
-    def has_logp(self) -> bool:
-        """Whether its actions have a probability or density: greedy continuous ones have none."""
-        return self.policy.has_logp(self.explore)
-
     @torch.no_grad()
     def distribution(self, batch: Batch) -> Distribution:
         """Of its actions in the batch's states, before it takes the mode of it or samples."""
@@ -61,8 +57,7 @@ class TargetPolicy:
         by_length = window.length.argsort(descending=True, stable=True)
         length = window.length[by_length]
         first = (window.length.cumsum(0) - window.length)[by_length]
-        initial = self.module.get_initial_state()
-        state = {name: start.expand(len(length), *start.shape) for name, start in initial.items()}
+        state = self.module.initial_states(len(length), length.device)
         found = torch.empty(window.num_steps, self.module.action_head.inputs_size)
         for t in range(int(length[0])):
             steps = first[length > t] + t
@@ -88,7 +83,7 @@ class TargetPolicy:
         distribution, taken = self.distribution(batch), actions_of(batch)
         if self.explore:
             return distribution.logp(taken).double()
-        zeros = torch.zeros(len(next(iter(batch.values()))), dtype=torch.float64)
+        zeros = torch.zeros(num_timesteps(batch), dtype=torch.float64)
         return zeros.masked_fill(~same(distribution.mode(), taken).cpu(), -torch.inf)
 
     @torch.no_grad()
@@ -105,25 +100,25 @@ class TargetPolicy:
             their probabilities, the mode of a greedy policy, samples else.
         """
         distribution, space = self.distribution(batch), self.module.action_space
+        rows = num_timesteps(batch)
         if not self.explore or not self.module.action_head.noise_size:
-            mode = _stacked([distribution.mode()])
-            return mode, torch.ones(_first(mode).shape[:2])
-        if isinstance(space, gym.spaces.Discrete):
-            rows = len(next(iter(batch.values())))
+            taken = [distribution.mode()]
+        elif isinstance(space, gym.spaces.Discrete):
             listed = torch.arange(int(space.n)) + int(space.start)
             each = listed.unsqueeze(1).expand(-1, rows)
             return each, torch.stack([distribution.logp(actions).exp() for actions in each])
-        samples = _stacked(
-            [distribution.sample(noise_for(self.module, batch, generator)) for _ in range(count)]
-        )
-        return samples, torch.full(_first(samples).shape[:2], 1.0 / count)
+        else:
+            noises = (noise_for(self.module, batch, generator) for _ in range(count))
+            taken = [distribution.sample(noise) for noise in noises]
+        stacked: Actions = tree_map(lambda *samples: torch.stack(samples), *taken)
+        return stacked, torch.full((len(taken), rows), 1.0 / len(taken))
 
 
 def noise_for(module: RLModule, batch: Batch, generator: torch.Generator) -> Tensor:
     """`[B, K]` noise of the kind that the module's distribution samples from."""
     head = module.action_head
     draw = torch.randn if head.noise == "normal" else torch.rand
-    return draw((len(next(iter(batch.values()))), head.noise_size), generator=generator)
+    return draw((num_timesteps(batch), head.noise_size), generator=generator)
 
 
 def same(left: Actions, right: Actions) -> Tensor:
@@ -133,14 +128,3 @@ def same(left: Actions, right: Actions) -> Tensor:
         return (left == right).flatten(1).all(1) if left.dim() > 1 else left == right
     assert not isinstance(right, Tensor)
     return torch.stack([same(values, right[leaf]) for leaf, values in left.items()]).all(0)
-
-
-def _stacked(samples: list[Actions]) -> Actions:
-    first = samples[0]
-    if isinstance(first, Tensor):
-        return torch.stack([sample for sample in samples if isinstance(sample, Tensor)])
-    return {leaf: torch.stack([sample[leaf] for sample in samples]) for leaf in first}  # type: ignore[index]
-
-
-def _first(actions: Actions) -> Tensor:
-    return actions if isinstance(actions, Tensor) else next(iter(actions.values()))

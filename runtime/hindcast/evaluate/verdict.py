@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ _NOTHING = 1e-3
 Answer = Literal["better", "worse", "unknown"]
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True)
+class Verdict:
     """What the estimates say.
 
     Attributes:
@@ -70,14 +72,13 @@ def by_spread(gain: float, spread: float, by: str, why: str) -> Verdict:
 
 
 def _judged(probability: float, by: str, details: str) -> Verdict:
+    answer: Answer = "unknown"
+    said = f"inconclusive: {_shown(probability)} likely to be better than the behaviour"
     if probability >= _SURE:
-        said = f"better than the behaviour: {_shown(probability)} likely; {details}"
-        return Verdict("better", probability, by, said)
-    if probability <= 1 - _SURE:
-        said = f"worse than the behaviour: {_shown(1 - probability)} likely; {details}"
-        return Verdict("worse", probability, by, said)
-    said = f"inconclusive: {_shown(probability)} likely to be better than the behaviour; {details}"
-    return Verdict("unknown", probability, by, said)
+        answer, said = "better", f"better than the behaviour: {_shown(probability)} likely"
+    elif probability <= 1 - _SURE:
+        answer, said = "worse", f"worse than the behaviour: {_shown(1 - probability)} likely"
+    return Verdict(answer, probability, by, f"{said}; {details}")
 
 
 def _shown(probability: float) -> str:

@@ -24,10 +24,9 @@ from hindcast.api.model import Distribution, ModelSpec
 from hindcast.api.option_types import Related
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
-from hindcast.learn.schedules import Schedule
 from hindcast.learn.target_networks import frozen_copy, polyak
 from hindcast.models.distributions import Actions
-from hindcast.models.networks import ActionValues, Critics, StateValue
+from hindcast.models.networks import ActionValues, Critics, StateValue, evaluation_mode
 from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
@@ -64,22 +63,6 @@ class AlgorithmOptions(Related, Model):
     grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
     """What gradClip limits: the norm of all gradients of an optimiser together (global_norm), the norm of each
     parameter's gradient (norm), or each gradient value (value)."""
-
-
-class ActorCriticOptions(AlgorithmOptions):
-    """Options of algorithms that train a policy and critics with target networks."""
-
-    train_batch_size_per_learner: Positive = 256
-    """Timesteps in one learner's batch; the global batch is this times the number of learners."""
-    actor_lr: Schedule = 3e-4
-    """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step."""
-    critic_lr: Schedule = 3e-4
-    """Learning rate of the critics: a number or a schedule."""
-    gamma: Fraction = 0.99
-    """Discount factor."""
-    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
-    """Target network update rate: target ← (1 - tau)·target + tau·network."""
 
 
 @dataclass(frozen=True)
@@ -352,3 +335,29 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
         for target, source in algorithm.target_networks.items():
             nets[target] = frozen_copy(nets.get_submodule(source))
         return nets
+
+
+@torch.no_grad()
+def window_targets(algorithm: Algorithm, nets: nn.ModuleDict, window: WindowData) -> Tensors:
+    """The algorithm's targets for a window, computed with the networks in evaluation mode.
+
+    Raises:
+        UserCodeError: computing them raised, or they are not one for each timestep.
+    """
+    with evaluation_mode(nets), calling(f"{type(algorithm).__name__}.targets", algorithm.targets):
+        targets = algorithm.targets(nets, window)
+        _refuse_others(targets, window)
+        return targets
+
+
+def _refuse_others(targets: Tensors, window: WindowData) -> None:
+    if not isinstance(targets, Mapping):
+        raise Misuse(f"gave a {type(targets).__name__}; it must return a dictionary of columns.")
+    for name, column in targets.items():
+        if not isinstance(column, Tensor) or column.shape[:1] != (window.num_steps,):
+            is_tensor = isinstance(column, Tensor)
+            found = f"of shape {[*column.shape]}" if is_tensor else f"as a {type(column).__name__}"
+            raise Misuse(
+                f"gave {name!r} {found} for a window of {window.num_steps:,} timesteps; it must be a tensor with one "
+                "row for each."
+            )

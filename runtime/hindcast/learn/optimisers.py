@@ -28,7 +28,6 @@ _KINDS: dict[str, type[torch.optim.Optimizer]] = {
 del _KINDS["optimizer"]  # the base class
 _ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 _FUSED = (*_ADAMS, torch.optim.SGD)
-_FUSED_ON = ("cpu", "cuda")
 _OTHER_KERNELS = frozenset({"fused", "foreach", "differentiable"})
 _WRAPPED = ("step", "add_param_group", "state_dict", "load_state_dict")
 """The methods that `uncompiled` frees."""
@@ -300,7 +299,7 @@ def _kernels(
     devices = {parameter.device.type for parameter in parameters}
     found = {}
     if kind in _FUSED and not _OTHER_KERNELS & options.keys():
-        found["fused"] = devices <= set(_FUSED_ON)
+        found["fused"] = devices <= {"cpu", "cuda"}
     if "capturable" in _parameters(kind) and "cuda" in devices:
         found["capturable"] = True
     return found

@@ -6,11 +6,11 @@ runs them side by side; a backward pass is on the streams of its forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import cycle
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -51,11 +51,7 @@ def in_parallel(*parts: Callable[[], Result]) -> list[Result]:
                 found.append(part())
     for _, stream in zip(parts, streams, strict=False):
         current.wait_stream(stream)
-    _keep_for(current, tree_leaves(found))
+    for each in tree_leaves(found):
+        if isinstance(each, Tensor):  # was made on another stream, and is used on this one
+            each.record_stream(current)
     return found
-
-
-def _keep_for(stream: torch.cuda.Stream, values: Iterable[Any]) -> None:
-    for each in values:
-        if isinstance(each, Tensor):
-            each.record_stream(stream)

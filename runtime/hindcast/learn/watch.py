@@ -78,9 +78,8 @@ class GradientWatch:
         """
         if self._kept is None:
             self._kept = _attributes(self._algorithm)
-            self._alive = [
-                *vars(self._algorithm).values()
-            ]  # so that no new value gets the identity of one of these
+            # So that no new value gets the identity of one of these.
+            self._alive = [*vars(self._algorithm).values()]
 
     def refuse(self, updates: int) -> None:
         """Called now and then, after so many updates in all.

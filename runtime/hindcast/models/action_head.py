@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -41,7 +41,6 @@ _GAUSSIANS = {
 _BOUNDED = ("boundedGaussian", "squashedGaussian", "squashedDeterministic")
 _CONTINUOUS = ("gaussian", "deterministic", *_BOUNDED)
 _MOST_INTEGERS = 4096
-_NO_RANGE = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class ActionHead:
         discrete: every leaf is discrete, so that a greedy action has a probability (of 1).
         stochastic: no leaf is deterministic, so that a sampled action has a log-probability.
         log_std_columns: the columns of the inputs that are logarithms of standard deviations.
-        log_std_range: what the distribution clips these to.
     """
 
     from_inputs: Callable[[Tensor], Distribution]
@@ -66,7 +64,6 @@ class ActionHead:
     discrete: bool = False
     stochastic: bool = True
     log_std_columns: tuple[int, ...] = ()
-    log_std_range: tuple[float, float] = _NO_RANGE
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
         """The same, with the constants of the action space where `move` takes them."""
@@ -167,15 +164,9 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
     size = int(np.prod(space.shape))
     bounds = _bounds(leaf, space, model) if model.distribution in _BOUNDED else {}
     if model.distribution in ("deterministic", "squashedDeterministic"):
-        return ActionHead(
-            from_inputs=partial(
-                SquashedDeterministic if bounds else Deterministic, shape=space.shape, **bounds
-            ),
-            inputs_size=size,
-            noise_size=0,
-            noise="normal",
-            stochastic=False,
-        )
+        kind = SquashedDeterministic if bounds else Deterministic
+        from_inputs = partial(kind, shape=space.shape, **bounds)
+        return ActionHead(from_inputs, size, noise_size=0, noise="normal", stochastic=False)
     gaussian = _GAUSSIANS[model.distribution]
     return ActionHead(
         from_inputs=partial(gaussian, shape=space.shape, log_std_range=model.log_std_range, **bounds),
@@ -183,7 +174,6 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
         noise_size=size,
         noise="normal",
         log_std_columns=tuple(range(size, 2 * size)),
-        log_std_range=model.log_std_range,
     )
 
 
@@ -221,9 +211,6 @@ def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
             for leaf, head in heads.items()
             for column in head.log_std_columns
         ),
-        log_std_range=next(
-            (head.log_std_range for head in heads.values() if head.log_std_columns), _NO_RANGE
-        ),
     )
 
 
@@ -239,11 +226,8 @@ def _product_from_inputs(
 
 
 def _columns(sizes: Mapping[str, int]) -> dict[str, slice]:
-    stops = np.cumsum(list(sizes.values()))
-    return {
-        leaf: slice(int(stop) - size, int(stop))
-        for (leaf, size), stop in zip(sizes.items(), stops, strict=True)
-    }
+    edges = pairwise(accumulate(sizes.values(), initial=0))
+    return {leaf: slice(start, stop) for leaf, (start, stop) in zip(sizes, edges, strict=True)}
 
 
 def _describe(leaves: Mapping[str, gym.Space]) -> str:

@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic.alias_generators import to_camel
 from torch import Tensor
 
 from hindcast.api.environment import EnvironmentSpec
@@ -27,6 +28,9 @@ Arrays = dict[str, NDArray[Any]]
 Json = dict[str, Any]
 # Item i is the action of slot i: an array, or a list for composite spaces.
 EnvActions = NDArray[Any] | list[Any]
+
+_OPTIONS = ("observation_filter", "frame_stack", "normalize_actions", "clip_actions")
+"""Of `Preprocessing`."""
 
 
 class FrameStack:
@@ -199,12 +203,8 @@ class Preprocessing:
         normalize_actions: bool = True,
         clip_actions: bool = False,
     ) -> None:
-        self._options = {
-            "observationFilter": observation_filter,
-            "frameStack": frame_stack,
-            "normalizeActions": normalize_actions,
-            "clipActions": clip_actions,
-        }
+        options = (observation_filter, frame_stack, normalize_actions, clip_actions)
+        self._options: Json = dict(zip(_OPTIONS, options, strict=True))
         self._spaces = (observation_space, action_space)
         leaves = flatten_space(observation_space, Columns.OBS)
         self._leaves = frozenset(leaves)
@@ -246,7 +246,7 @@ class Preprocessing:
 
     def fork(self) -> Preprocessing:
         """One with the same filters (shared) and a frame history of its own."""
-        twin = Preprocessing.from_json(*self._spaces, self._options)
+        twin = Preprocessing(*self._spaces, **self._options)
         twin.filters = self.filters
         return twin
 
@@ -319,7 +319,7 @@ class Preprocessing:
 
     def to_json(self) -> Json:
         """The options, in the resources' spelling."""
-        return dict(self._options)
+        return {to_camel(option): value for option, value in self._options.items()}
 
     @classmethod
     def from_json(
@@ -330,14 +330,7 @@ class Preprocessing:
         Raises:
             KeyError: an option is missing.
         """
-        return cls(
-            observation_space,
-            action_space,
-            observation_filter=options["observationFilter"],
-            frame_stack=options["frameStack"],
-            normalize_actions=options["normalizeActions"],
-            clip_actions=options["clipActions"],
-        )
+        return cls(observation_space, action_space, **{each: options[to_camel(each)] for each in _OPTIONS})
 
     def _seen(self, leaf: str, space: gym.Space) -> gym.Space:
         if leaf in self.filters:

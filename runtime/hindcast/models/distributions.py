@@ -129,14 +129,11 @@ class MultiCategorical(Distribution):
         return self._cells.kl(other._cells).sum(-1)
 
     def mode(self) -> Tensor:
-        return self._shaped(self._cells.mode())
+        return _shaped(self._cells.mode() + self._starts, self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
         """One uniform number per element. int64 `[B, *shape]`."""
-        return self._shaped(self._cells.sample(noise_BK.unsqueeze(-1)))
-
-    def _shaped(self, cells: Tensor) -> Tensor:
-        return (cells + self._starts).reshape(*self._lead, *self._shape)
+        return _shaped(self._cells.sample(noise_BK.unsqueeze(-1)) + self._starts, self._shape)
 
 
 class Bernoulli(Distribution):
@@ -153,27 +150,21 @@ class Bernoulli(Distribution):
 
     def logp(self, actions: Actions) -> Tensor:
         bits = _tensor(actions).to(self._logits.dtype).reshape(self._logits.shape)
-        return -functional.binary_cross_entropy_with_logits(self._logits, bits, reduction="none").sum(-1)
+        return -_cross_entropy(self._logits, bits)
 
     def entropy(self) -> Tensor:
-        return functional.binary_cross_entropy_with_logits(
-            self._logits, torch.sigmoid(self._logits), reduction="none"
-        ).sum(-1)
+        return _cross_entropy(self._logits, torch.sigmoid(self._logits))
 
     def kl(self, other: Self) -> Tensor:
-        own = torch.sigmoid(self._logits)
-        cross = functional.binary_cross_entropy_with_logits(other._logits, own, reduction="none").sum(-1)
-        return cross - self.entropy()
+        return _cross_entropy(other._logits, torch.sigmoid(self._logits)) - self.entropy()
 
     def mode(self) -> Tensor:
-        return self._shaped(self._logits > 0)
+        return _shaped((self._logits > 0).to(torch.int8), self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
         """One uniform number per bit. int8 `[B, *shape]`."""
-        return self._shaped(noise_BK.clamp_max(BELOW_ONE) < torch.sigmoid(self._logits))
-
-    def _shaped(self, bits: Tensor) -> Tensor:
-        return bits.to(torch.int8).reshape(*self._logits.shape[:-1], *self._shape)
+        bits = noise_BK.clamp_max(BELOW_ONE) < torch.sigmoid(self._logits)
+        return _shaped(bits.to(torch.int8), self._shape)
 
 
 class DiagGaussian(Distribution):
@@ -207,11 +198,11 @@ class DiagGaussian(Distribution):
         ).sum(-1)
 
     def mode(self) -> Tensor:
-        return self._shaped(self._mean)
+        return _shaped(self._mean, self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
         """One standard normal number per element. `[B, *shape]`."""
-        return self._shaped(self._sample_flat(noise_BK))
+        return _shaped(self._sample_flat(noise_BK), self._shape)
 
     def _logp_flat(self, values: Tensor) -> Tensor:
         scaled = (values - self._mean) * torch.exp(-self._log_std)
@@ -219,9 +210,6 @@ class DiagGaussian(Distribution):
 
     def _sample_flat(self, noise: Tensor) -> Tensor:
         return self._mean + torch.exp(self._log_std) * noise
-
-    def _shaped(self, values: Tensor) -> Tensor:
-        return values.reshape(*self._mean.shape[:-1], *self._shape)
 
 
 class BoundedGaussian(DiagGaussian):
@@ -289,15 +277,15 @@ class SquashedGaussian(DiagGaussian):
         return super().entropy() + (slopes * weights).sum((-2, -1))
 
     def mode(self) -> Tensor:
-        return self._shaped(self._squash(self._mean))
+        return _shaped(self._squash(self._mean), self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
-        return self._shaped(self._squash(self._sample_flat(noise_BK)))
+        return _shaped(self._squash(self._sample_flat(noise_BK)), self._shape)
 
     def sample_with_logp(self, noise_BK: Tensor) -> tuple[Tensor, Tensor]:
         """As of others, but that what tanh rounds to a bound keeps its density and its gradient."""
         u = self._sample_flat(noise_BK)
-        return self._shaped(self._squash(u)), self._logp_flat(u) - self._log_slope(u).sum(-1)
+        return _shaped(self._squash(u), self._shape), self._logp_flat(u) - self._log_slope(u).sum(-1)
 
     def _squash(self, u: Tensor) -> Tensor:
         return _squashed(u, self._low, self._half)
@@ -332,7 +320,7 @@ class Deterministic(WithoutDensity):
         self._shape = shape
 
     def mode(self) -> Tensor:
-        return self._values.reshape(*self._values.shape[:-1], *self._shape)
+        return _shaped(self._values, self._shape)
 
     def sample(self, noise_BK: Tensor) -> Tensor:  # noqa: ARG002
         """The mode; noise has no columns (K = 0)."""
@@ -439,6 +427,11 @@ def _flat(actions: Actions, like: Tensor) -> Tensor:
     return _tensor(actions).to(like.dtype).reshape(like.shape)
 
 
+def _shaped(values: Tensor, shape: Shape) -> Tensor:
+    """`[B, D]` elements as actions `[B, *shape]`."""
+    return values.reshape(*values.shape[:-1], *shape)
+
+
 def _total(terms: list[Tensor]) -> Tensor:
     return torch.stack(terms).sum(0)
 
@@ -446,13 +439,18 @@ def _total(terms: list[Tensor]) -> Tensor:
 def _padded(inputs: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """`[B, sum(sizes)]` logits as `[B, D, max(sizes)]`, impossible values filled in."""
     widest = max(sizes)
-    lead = inputs.shape[:-1]
     if all(size == widest for size in sizes):
-        return inputs.reshape(*lead, len(sizes), widest)
-    padded = inputs.new_full((*lead, len(sizes), widest), torch.finfo(inputs.dtype).min)
-    for cell, logits in enumerate(inputs.split(sizes, -1)):
-        padded[..., cell, : sizes[cell]] = logits
-    return padded
+        return inputs.reshape(*inputs.shape[:-1], len(sizes), widest)
+    least = torch.finfo(inputs.dtype).min
+    cells = zip(inputs.split(sizes, -1), sizes, strict=True)
+    return torch.stack(
+        [functional.pad(logits, (0, widest - size), value=least) for logits, size in cells], -2
+    )
+
+
+def _cross_entropy(logits: Tensor, bits: Tensor) -> Tensor:
+    """`[B]` of bits, or chances of them, `[B, D]` under log-odds."""
+    return functional.binary_cross_entropy_with_logits(logits, bits, reduction="none").sum(-1)
 
 
 def _squashed(u: Tensor, low: Tensor, half: Tensor) -> Tensor:

@@ -22,35 +22,29 @@ class MeanStdFilter:
 
     Args:
         shape: of one row.
+
+    Attributes:
+        count: rows seen.
+        mean: of the rows seen; 0 before any.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self._count = 0
-        self._mean: F64 = np.zeros(shape)
+        self.count = 0
+        self.mean: F64 = np.zeros(shape)
         self._squares: F64 = np.zeros(shape)  # sum of squared deviations from the mean
         self._refresh()
 
     @property
-    def count(self) -> int:
-        """Rows seen."""
-        return self._count
-
-    @property
-    def mean(self) -> F64:
-        """Mean of the rows seen; 0 before any."""
-        return self._mean
-
-    @property
     def std(self) -> F64:
         """Sample standard deviation of the rows seen; 1 before two, and where the rows never differed."""
-        if self._count < 2:
-            return np.ones_like(self._mean)
-        std = np.sqrt(self._squares / (self._count - 1))
+        if self.count < 2:
+            return np.ones_like(self.mean)
+        std = np.sqrt(self._squares / (self.count - 1))
         return np.where(std > _SMALLEST_STD, std, 1.0)
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """`[..., *shape]` normalised rows, float32. The statistics stay as they are."""
-        shift = self._mean32 if rows.dtype == np.float32 else self._mean
+        shift = self._mean32 if rows.dtype == np.float32 else self.mean
         scaled = (rows - shift).astype(np.float32, copy=False) * self._scale
         return np.clip(scaled, -CLIP, CLIP, out=scaled)
 
@@ -65,13 +59,13 @@ class MeanStdFilter:
     def merge(self, others: Sequence[MeanStdFilter]) -> None:
         """Add what other filters have seen, as if this one had seen it."""
         for other in others:
-            self._add(other._count, other._mean, other._squares)
+            self._add(other.count, other.mean, other._squares)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The statistics: `count` (int64), `mean` and `squares` (float64)."""
         return {
-            "count": np.array(self._count, dtype=np.int64),
-            "mean": self._mean.copy(),
+            "count": np.array(self.count, dtype=np.int64),
+            "mean": self.mean.copy(),
             "squares": self._squares.copy(),
         }
 
@@ -81,25 +75,23 @@ class MeanStdFilter:
         Raises:
             ValueError: the statistics are of rows of another shape.
         """
-        if state["mean"].shape != self._mean.shape or state["squares"].shape != self._mean.shape:
-            raise ValueError(
-                f"statistics of rows of shape {state['mean'].shape}, expected {self._mean.shape}"
-            )
-        self._count = int(state["count"])
-        self._mean = state["mean"].astype(np.float64)
+        if state["mean"].shape != self.mean.shape or state["squares"].shape != self.mean.shape:
+            raise ValueError(f"statistics of rows of shape {state['mean'].shape}, expected {self.mean.shape}")
+        self.count = int(state["count"])
+        self.mean = state["mean"].astype(np.float64)
         self._squares = state["squares"].astype(np.float64)
         self._refresh()
 
     def _add(self, count: int, mean: F64, squares: F64) -> None:
         if count == 0:
             return
-        total = self._count + count
-        gap = mean - self._mean
-        self._squares = self._squares + squares + gap * gap * (self._count * count / total)
-        self._mean = self._mean + gap * (count / total)
-        self._count = total
+        total = self.count + count
+        gap = mean - self.mean
+        self._squares = self._squares + squares + gap * gap * (self.count * count / total)
+        self.mean = self.mean + gap * (count / total)
+        self.count = total
         self._refresh()
 
     def _refresh(self) -> None:
-        self._mean32 = self._mean.astype(np.float32)
+        self._mean32 = self.mean.astype(np.float32)
         self._scale = (1.0 / self.std).astype(np.float32)

@@ -93,8 +93,8 @@ class Policy:
         self._leaves = flatten_space(observation_space, Columns.OBS)
         device = next(module.parameters()).device
         self._device = None if device.type == "cpu" else device
-        self._initial_state = partial(module.initial_state_on, device)
-        self._states = SlotStates(self._initial_state)
+        self._initial_states = partial(module.initial_states, device=device)
+        self._states = SlotStates(self._initial_states)
         self._is_stateful = module.is_stateful()
         self.reset()
 
@@ -194,7 +194,7 @@ class Policy:
     def begin(self, seed: int | None = None) -> Playing:
         """An episode played alongside others, for `decide`; with a seed, its exploration is the same each time."""
         return Playing(
-            self.preprocessing.fork(), SlotStates(self._initial_state), np.random.default_rng(seed)
+            self.preprocessing.fork(), SlotStates(self._initial_states), np.random.default_rng(seed)
         )
 
     def __call__(self, obs: Any, explore: bool = False, reward: float | None = None) -> Any:

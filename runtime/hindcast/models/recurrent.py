@@ -52,9 +52,8 @@ class Recurrent(nn.Module):
                 fill(parameter, initial.bias, nn.init.zeros_)
         if initial.bias is None:
             _, _, bias, _ = self._layer.all_weights[0]
-            nn.init.ones_(
-                bias.detach()[size : 2 * size]
-            )  # the forget gate of an LSTM, the update gate of a GRU
+            # The forget gate of an LSTM, the update gate of a GRU.
+            nn.init.ones_(bias.detach()[size : 2 * size])
 
     def initial_state(self) -> State:
         """Zeros, `[H]` each: `h`, and of an LSTM `c`."""
@@ -111,10 +110,10 @@ class SlotStates:
     """The states of B slots between their steps, as `FrameStack` keeps their frames.
 
     Args:
-        initial: gives the state before an episode's first step, name -> `[*shape]`.
+        initial: gives the state of so many slots before an episode's first step.
     """
 
-    def __init__(self, initial: Callable[[], State]) -> None:
+    def __init__(self, initial: Callable[[int], State]) -> None:
         self._initial = initial
         self._now: State = {}
 
@@ -124,8 +123,7 @@ class SlotStates:
         Raises:
             ValueError: another number of slots than in the step before, and not all begin an episode.
         """
-        initial = self._initial()
-        fresh = {name: start.expand(count, *start.shape) for name, start in initial.items()}
+        fresh = self._initial(count)
         if self.begin(is_first):
             return as_leaves(Columns.STATE_IN, fresh)
         known = len(next(iter(self._now.values())))
@@ -135,10 +133,10 @@ class SlotStates:
             )
         if is_first is None or not is_first.any():
             return as_leaves(Columns.STATE_IN, self._now)
-        begin = torch.from_numpy(is_first).to(next(iter(initial.values())).device)
+        begin = torch.from_numpy(is_first).to(next(iter(fresh.values())).device)
         mixed = {
-            name: torch.where(begin.reshape(count, *[1] * start.dim()), fresh[name], self._now[name])
-            for name, start in initial.items()
+            name: torch.where(begin.reshape(count, *[1] * (start.dim() - 1)), start, self._now[name])
+            for name, start in fresh.items()
         }
         return as_leaves(Columns.STATE_IN, mixed)
 

@@ -30,14 +30,10 @@ Batch: TypeAlias = Mapping[str, Tensor]
 
 _FIRST_POLICY_GAIN = 0.01
 _FIELD = "spec.model.moduleClass"
-_DISTRIBUTION = (
-    "model.distribution says which distribution acts, and action_head.inputs_size how many numbers it needs"
+_UNCALLED = dict.fromkeys(
+    ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
+    "model.distribution says which distribution acts, and action_head.inputs_size how many numbers it needs",
 )
-_UNCALLED = {
-    "get_inference_action_dist_cls": _DISTRIBUTION,
-    "get_exploration_action_dist_cls": _DISTRIBUTION,
-    "get_train_action_dist_cls": _DISTRIBUTION,
-}
 """RLlib's methods of a module that have no place here, and what to do instead of overriding them."""
 
 
@@ -140,14 +136,12 @@ class RLModule(nn.Module):
         if state := state_of(Columns.STATE_IN, batch):
             return state
         (count,) = self._lead(batch)
-        initial = self.initial_state_on(batch[self._first_leaf].device)
-        return {name: start.expand(count, *start.shape) for name, start in initial.items()}
+        return self.initial_states(count, batch[self._first_leaf].device)
 
-    def initial_state_on(self, device: torch.device) -> dict[str, Tensor]:
-        """`get_initial_state` on a device, wherever a subclass makes it."""
-        return {
-            name: torch.as_tensor(start, device=device) for name, start in self.get_initial_state().items()
-        }
+    def initial_states(self, count: int, device: torch.device) -> dict[str, Tensor]:
+        """`get_initial_state` of so many rows, name -> `[count, *shape]`; on a device, wherever a subclass makes it."""
+        one = {name: torch.as_tensor(each, device=device) for name, each in self.get_initial_state().items()}
+        return {name: start.expand(count, *start.shape) for name, start in one.items()}
 
     def is_stateful(self) -> bool:
         """Whether it carries a state from step to step."""
@@ -224,8 +218,7 @@ class RLModule(nn.Module):
             return compute(batch)
         kind, lead = type(self), self._lead(batch)
         with calling(f"{kind.__name__}.{name}"):
-            initial = self.initial_state_on(batch[self._first_leaf].device)
-            state = {each: start.expand(lead[0], *start.shape) for each, start in initial.items()}
+            state = self.initial_states(lead[0], batch[self._first_leaf].device)
             outputs = compute({**as_leaves(Columns.STATE_IN, state), **batch})
             if self.value and name == "_forward_train" and self._values_separately(outputs):
                 outputs = {**outputs, Columns.VF_PREDS: self.compute_values(batch)}
@@ -380,9 +373,9 @@ def build_module(
             "value": value,
         },
     )
-    _check_takes(kind.__init__, _FIELD, None, **arguments)
+    _check_takes(kind.__init__, _FIELD, arguments)
     if _takes_options(kind):
-        _check_takes(kind.setup, "spec.model.moduleOptions", None, **model.module_options)
+        _check_takes(kind.setup, "spec.model.moduleOptions", model.module_options)
     with calling(f"making {kind.__name__}"):
         module = kind(**arguments)
     module.value = value  # an `__init__` in RLlib's form does not hand it on
@@ -425,13 +418,13 @@ def _taken(kind: type[RLModule], arguments: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _check_takes(function: Any, field: str, *arguments: Any, **options: Any) -> None:
-    """Refuse arguments that a function of the user's own does not take, rather than name a line of ours."""
+def _check_takes(method: Any, field: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that a method of the user's own does not take, rather than name a line of ours."""
     try:
-        inspect.signature(function).bind(*arguments, **options)
+        inspect.signature(method).bind(None, **arguments)
     except TypeError as error:
         raise SpecError(
-            f"{field} does not fit {function.__qualname__} ({definition(function)}): {error}."
+            f"{field} does not fit {method.__qualname__} ({definition(method)}): {error}."
         ) from error
 
 

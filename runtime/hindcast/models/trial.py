@@ -210,14 +210,10 @@ def line_of_attribute(kind: type, name: str) -> str | None:
         for method in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
             if isinstance(method, ast.FunctionDef):
                 for node in ast.walk(method):
-                    if isinstance(node, ast.Attribute) and node.attr == name and _is_self(node.value):
+                    if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{name}":
                         rank = (method.name in _BUILDING, not isinstance(node.ctx, ast.Store))
                         places.append((rank, f"{inspect.getsourcefile(owner)}:{start + node.lineno - 1}"))
     return min(places, key=lambda place: place[0])[1] if places else None
-
-
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def _mark(value: Any, depth: int = _DEPTH) -> Any:

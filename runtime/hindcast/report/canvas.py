@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from hindcast import formatting
@@ -167,24 +168,13 @@ def end_labels(axes: Axes, labels: Sequence[Label], size: float = 9.5) -> None:
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
     """Ascending heights moved as little as needed to be at least `gap` apart and not above 1."""
-    placed: list[list[float]] = []  # clusters [sum of wished centres, size]
-    for height in heights:
-        placed.append([height, 1])
-        while len(placed) > 1 and _bottom(placed[-1], gap) < _top(placed[-2], gap) + gap:
-            centre, size = placed.pop()
-            below, count = placed[-1]
-            placed[-1] = [(below * count + centre * size) / (count + size), count + size]
-    result: list[float] = []
-    for cluster in placed:
-        bottom = _bottom(cluster, gap)
-        result.extend(bottom + gap * index for index in range(int(cluster[1])))
-    overshoot = max(0.0, result[-1] - 1.0) if result else 0.0
-    return [height - overshoot for height in result]
-
-
-def _bottom(cluster: Sequence[float], gap: float) -> float:
-    return cluster[0] - gap * (cluster[1] - 1) / 2
-
-
-def _top(cluster: Sequence[float], gap: float) -> float:
-    return cluster[0] + gap * (cluster[1] - 1) / 2
+    # Less the gaps below them, they need only ascend: each run that descends gets its mean.
+    runs: list[list[float]] = []
+    for below, height in enumerate(heights):
+        runs.append([height - gap * below])
+        while len(runs) > 1 and fmean(runs[-1]) < fmean(runs[-2]):
+            runs[-2:] = [runs[-2] + runs[-1]]
+    means = [fmean(run) for run in runs for _ in run]
+    placed = [mean + gap * below for below, mean in enumerate(means)]
+    overshoot = max(0.0, placed[-1] - 1.0) if placed else 0.0
+    return [height - overshoot for height in placed]

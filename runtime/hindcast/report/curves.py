@@ -98,17 +98,16 @@ class Curves:
         return _return_curve(
             (lookup(found, "training_iteration") or lookup(result, "training_iteration") or 0.0, found)
             for result in self.results
-            if isinstance(found := result.get("evaluation"), Mapping)
+            if (found := result.get("evaluation"))
         )
 
     @cached_property
     def evaluation_by_timesteps(self) -> ReturnCurve | None:
         """Evaluation returns over the timesteps that an online algorithm had sampled by then."""
         return _return_curve(
-            (sampled, result["evaluation"])
+            (sampled, result.get("evaluation", {}))
             for result in self.results
-            if isinstance(result.get("evaluation"), Mapping)
-            and (sampled := lookup(result, SAMPLED)) is not None
+            if (sampled := lookup(result, SAMPLED)) is not None
         )
 
     @cached_property
@@ -124,14 +123,11 @@ class Curves:
             return None
         last = judged[-1]
         name = next(iter(last["estimates"]))
-        rows = {}
-        for each in judged:
-            value = lookup(each, "estimates", name, "value")
-            if value is not None:
-                rows[each["training_iteration"]] = (
-                    value,
-                    *(each["estimates"][name]["interval"] or (value, value)),
-                )
+        rows = {
+            each["training_iteration"]: (value, *(each["estimates"][name]["interval"] or (value, value)))
+            for each in judged
+            if (value := lookup(each, "estimates", name, "value")) is not None
+        }
         x = np.array(sorted(rows), np.float64)
         mean, low, high = np.array([rows[at] for at in sorted(rows)], np.float64).T
         behaviour = lookup(last, "behaviour", "value") or 0.0
@@ -225,14 +221,13 @@ class Curves:
 
 def _judged(result: Result) -> Result:
     """What held-out episodes said in a result; nothing where they were not asked."""
-    evaluation = result.get("evaluation")
-    judged = evaluation.get("offline") if isinstance(evaluation, Mapping) else None
-    return judged if isinstance(judged, Mapping) else {}
+    found: Result = result.get("evaluation", {}).get("offline", {})
+    return found
 
 
 def _learner_of(result: Result) -> Mapping[str, Any]:
-    policy = result.get("learners", {}).get("default_policy", {})
-    return policy if isinstance(policy, Mapping) else {}
+    found: Mapping[str, Any] = result.get("learners", {}).get("default_policy", {})
+    return found
 
 
 def _line(results: Sequence[Result], *names: str, over: str = "training_iteration") -> Line:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import ValueDistribution
@@ -130,19 +131,22 @@ def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Pictu
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         style_axes(axes, theme, "action" if name == "actions" else name, "% of timesteps")
-        places = np.arange(len(shown))
-        axes.bar(places, shares, 0.7, color=theme.main)
-        axes.set_xticks(places, [str(value) for value in shown])
-        axes.set_xlim(-0.8, len(shown) - 0.2)
+        _share_bars(axes, theme, shares)
+        axes.set_xticks(range(len(shown)), [str(value) for value in shown])
         axes.set_ylim(0, 1.12 * shares.max())
         if len(shown) <= LABELLED_BARS:
-            for place, share in zip(places, shares, strict=True):
+            for place, share in enumerate(shares):
                 axes.annotate(
                     formatting.share(share / 100), (place, share), xytext=(0, 3), textcoords="offset points",
                     ha="center", fontsize=9.5, fontweight="bold", color=theme.ink,
                 )  # fmt: skip
 
     return Picture(_discrete_title(name, counts), caption, draw)
+
+
+def _share_bars(axes: Axes, theme: Theme, shares: NDArray[np.float64]) -> None:
+    axes.bar(np.arange(len(shares)), shares, 0.7, color=theme.main)
+    axes.set_xlim(-0.8, len(shares) - 0.2)
 
 
 def _discrete_title(name: str, counts: dict[int, int]) -> str:
@@ -264,13 +268,10 @@ def _ranges(leaf: ObservationLeaf) -> Picture | None:
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         style_axes(axes, theme, "dimension", "% of the bounds")
-        places = np.arange(len(known))
-        axes.bar(places, shares, 0.7, color=theme.main)
+        _share_bars(axes, theme, shares)
         step = -(-len(known) // 16)
-        axes.set_xticks(
-            places[::step], [str(index) for index, _ in known[::step]], fontsize=9.5 if step == 1 else 7
-        )
-        axes.set_xlim(-0.8, len(known) - 0.2)
+        names = [str(index) for index, _ in known[::step]]
+        axes.set_xticks(range(0, len(known), step), names, fontsize=9.5 if step == 1 else 7)
         axes.set_ylim(0, max(100.0, 1.08 * shares.max()))
 
     return Picture(title, caption, draw, height=2.8)

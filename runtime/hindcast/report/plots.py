@@ -52,8 +52,7 @@ def return_plot(
         axes = _over_iterations(figure, theme, curves, "return of an episode")
         _reference_lines(axes, theme, stop, recorded)
         _return_line(axes, theme, curve)
-        labels = [Label(curve.mean[-1], f"policy {formatting.significant(curve.mean[-1])}", theme.main)]
-        _finish(axes, theme, labels, stop, recorded)
+        _finish(axes, theme, [_label("policy", curve.mean, theme.main)], stop, recorded)
 
     return Picture(_return_title(curve, stop, "iteration"), _return_caption(curve), draw)
 
@@ -73,11 +72,8 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
         axes.axhline(curve.behaviour, color=theme.series[2], linewidth=1.2)
         _reference_lines(axes, theme, stop, None)
         _return_line(axes, theme, curve)
-        labels = [
-            Label(curve.mean[-1], f"{curve.name} {formatting.significant(curve.mean[-1])}", theme.main),
-            Label(curve.behaviour, f"behaviour {formatting.significant(curve.behaviour)}", theme.series[2]),
-        ]
-        _finish(axes, theme, labels, stop, None)
+        behaviour = _label("behaviour", [curve.behaviour], theme.series[2])
+        _finish(axes, theme, [_label(curve.name, curve.mean, theme.main), behaviour], stop, None)
 
     caption = (
         f"Return estimated by {curve.name} on {formatting.plural(curve.episodes, 'held-out episode')}, with a "
@@ -100,11 +96,9 @@ def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | N
         _reference_lines(axes, theme, stop, None)
         axes.plot(sampled.x, sampled.y, color=theme.muted, linewidth=1.2)
         _return_line(axes, theme, curve)
-        labels = [Label(curve.mean[-1], f"evaluated {formatting.significant(curve.mean[-1])}", theme.main)]
+        labels = [_label("evaluated", curve.mean, theme.main)]
         if len(sampled.y):
-            labels.append(
-                Label(sampled.y[-1], f"learning {formatting.significant(sampled.y[-1])}", theme.muted)
-            )
+            labels.append(_label("learning", sampled.y, theme.muted))
         _finish(axes, theme, labels, stop, None)
 
     caption = f"{_return_caption(curve)}; grey: the episodes it learned from"
@@ -245,13 +239,18 @@ def _return_line(axes: Axes, theme: Theme, curve: ReturnCurve) -> None:
     axes.plot(curve.x, curve.mean, color=theme.main, linewidth=2, marker=marker, markersize=4)
 
 
+def _label(what: str, values: F64 | Sequence[float], colour: str) -> Label:
+    """Of a line, at its last value."""
+    return Label(values[-1], f"{what} {formatting.significant(values[-1])}", colour)
+
+
 def _finish(
     axes: Axes, theme: Theme, labels: list[Label], stop: float | None, recorded: RecordedReturns | None
 ) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.02 * (high - low))
     if stop is not None:
-        labels.append(Label(stop, f"stop at {formatting.significant(stop)}", theme.reference))
+        labels.append(_label("stop at", [stop], theme.reference))
     if recorded is not None:
         text = f"data {formatting.significant(recorded.mean)} ± {formatting.significant(recorded.deviation)}"
         labels.append(Label(recorded.mean, text, theme.series[2]))

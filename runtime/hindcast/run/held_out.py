@@ -31,10 +31,9 @@ from hindcast.evaluate.offline import (
     OfflineReport,
 )
 from hindcast.evaluate.recorded import has_logp
-from hindcast.learn.algorithm import Algorithm
+from hindcast.learn.algorithm import Algorithm, window_targets
 from hindcast.learn.learner import Learner
 from hindcast.learn.metrics import TOTAL_LOSS
-from hindcast.learn.targets import window_targets
 from hindcast.learn.validation import validation_metrics
 from hindcast.models.policy import Policy
 from hindcast.pipeline.needs import Needs

@@ -10,10 +10,9 @@ from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import Algorithm, needs_for
+from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
-from hindcast.learn.targets import window_targets
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.targets import Targets
 from hindcast.run.held_out import HeldOut, as_one, opened, split_off

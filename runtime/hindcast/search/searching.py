@@ -116,9 +116,9 @@ class _Searching:
         trainings = self._plan.trainings(str(self._folder))
         self._refuse_another()
         self._check(trainings)
-        runs: dict[tuple[int, int], Run] = {}
+        runs: dict[int, tuple[Run, ...]] = {}
         for (trial, seed), training in trainings.items():
-            runs[trial, seed] = self._run(trial, seed, training)
+            runs[trial] = (*runs.get(trial, ()), self._run(trial, seed, training))
             self._write({"trials": [trial_json(each) for each in self._trials(runs)]})
         ordered = best_first(self._trials(runs), self._plan.by)
         winner, confirmed = None, None
@@ -183,17 +183,9 @@ class _Searching:
         self._reporter.note(self._name, f"{named} of {len(self._plan.settings)}, seed {seed}: {shown}")
         return run
 
-    def _trials(self, runs: Mapping[tuple[int, int], Run]) -> list[Trial]:
+    def _trials(self, runs: Mapping[int, tuple[Run, ...]]) -> list[Trial]:
         """Those that have begun."""
-        numbers = dict.fromkeys(trial for trial, _ in runs)
-        return [
-            Trial(
-                number,
-                self._plan.settings[number - 1],
-                tuple(run for (trial, _), run in runs.items() if trial == number),
-            )
-            for number in numbers
-        ]
+        return [Trial(number, self._plan.settings[number - 1], own) for number, own in runs.items()]
 
     def _confirmed(self, training: OfflineTraining, run: Run) -> Confirmation | None:
         """The winner on the episodes that were set aside; None where there are none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -53,16 +53,8 @@ class SearchPlan:
     seeds: list[int]
     last: OfflineEvaluationSpec
 
-    def training(self, trial: int, seed: int, folder: str) -> OfflineTraining:
-        """One run of a trial, whose run folder is in `folder`.
-
-        Raises:
-            SpecError: what is wrong with the trial's settings.
-        """
-        return _varied(self.base, self.settings[trial - 1], f"trial-{trial:03d}-seed-{seed}", seed, folder)
-
     def trainings(self, folder: str) -> dict[tuple[int, int], OfflineTraining]:
-        """All runs, by trial and seed.
+        """All runs, by trial and seed; their run folders are in `folder`.
 
         Raises:
             SpecError: one line per problem, with the trial that has it; two trials that are the same training.
@@ -71,19 +63,21 @@ class SearchPlan:
         problems: dict[str, str] = {}
         for trial, setting in enumerate(self.settings, start=1):
             try:
-                found |= {(trial, seed): self.training(trial, seed, folder) for seed in self.seeds}
+                for seed in self.seeds:
+                    name = f"trial-{trial:03d}-seed-{seed}"
+                    found[trial, seed] = _varied(self.base, setting, name, seed, folder)
             except SpecError as error:
                 for line in str(error).splitlines():
                     problems.setdefault(line, f"{title(trial, setting)}: {line}")
         if problems:
             raise SpecError("\n".join(problems.values()))
-        self._refuse_repeats([found[trial, self.seeds[0]] for trial in range(1, len(self.settings) + 1)])
+        self._refuse_repeats(found)
         return found
 
-    def _refuse_repeats(self, trainings: Sequence[OfflineTraining]) -> None:
+    def _refuse_repeats(self, trainings: Mapping[tuple[int, int], OfflineTraining]) -> None:
         first: dict[str, int] = {}
-        for trial, training in enumerate(trainings, start=1):
-            earlier = first.setdefault(spec_hash(training), trial)
+        for trial in range(1, len(self.settings) + 1):
+            earlier = first.setdefault(spec_hash(trainings[trial, self.seeds[0]]), trial)
             if earlier != trial:
                 one, other = (title(each, self.settings[each - 1]) for each in (earlier, trial))
                 raise SpecError(f"{one} and {other} are the same training: remove one of the values.")

@@ -315,11 +315,10 @@ class EpisodeWriter:
 
     def _write_all(self) -> None:
         with self._committing:
-            self._write_waiting()
             self._journal.flush()
             self._episodes.cut()
-            self._write_range(self._journal.number, self._episodes.take())
-            self._journal.delete()
+            self._waiting.append((self._journal, self._episodes.take()))
+            self._write_waiting()
 
     def _write_range(self, number: int, blocks: list[Block]) -> None:
         if not blocks:

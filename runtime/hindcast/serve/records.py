@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast.errors import DataError
 
-Values = Mapping[str, Any]
+Values = dict[str, Any]
 """Leaf name -> one value: an array `[*shape]`, or text."""
 _HEAD: Final = struct.Struct("<II")
 _ARRAY: Final = 1
@@ -43,17 +43,8 @@ class Record:
 
 
 def to_bytes(record: Record) -> bytes:
-    """The record's bytes."""
-    fields = [
-        record.kind,
-        record.episode,
-        dict(record.values),
-        record.reward,
-        record.info,
-        record.terminated,
-        record.truncated,
-    ]
-    body = msgpack.packb(fields, default=_array_to_ext)
+    """The record's bytes: its attributes, in order."""
+    body = msgpack.packb([*vars(record).values()], default=_array_to_ext)
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import gymnasium as gym
@@ -57,30 +58,25 @@ class StepSchema:
         Raises:
             DataError: values that do not fit the spaces, or that no dataset can hold.
         """
-        of_obs, of_actions = (
-            self._parts(observation, Columns.OBS, where),
-            self._parts(action, Columns.ACTIONS, where),
-        )
-        for parts, column, space in (
-            (of_obs, Columns.OBS, self.spec.observation_space),
-            (of_actions, Columns.ACTIONS, self.spec.action_space),
+        spec, values = self.spec, dict[str, Any]()
+        for given, column, space in (
+            (observation, Columns.OBS, spec.observation_space),
+            (action, Columns.ACTIONS, spec.action_space),
         ):
+            parts = self._parts(given, column, where)
             if space is not None:
                 self._checked(parts, column, where)
-        values = {**of_obs, **of_actions, **_outputs(outputs, where)}
+            values |= parts
+        values |= _outputs(outputs, where)
         leaves = {name: self._leaf(name, value, where) for name, value in values.items()}
-        spaces = {column: self._space_of(leaves, column) for column in (Columns.OBS, Columns.ACTIONS)}
-        leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64))
-        leaves[Columns.INFOS] = Leaf(None, (), "json")
-        return StepSchema(
-            DataSpec(
-                leaves,
-                self.spec.observation_space or spaces[Columns.OBS],
-                self.spec.action_space or spaces[Columns.ACTIONS],
-                self.spec.environment,
-                self.spec.normalized_actions,
-            )
+        besides = {Columns.REWARDS: Leaf(np.dtype(np.float64)), Columns.INFOS: Leaf(None, (), "json")}
+        completed = replace(
+            spec,
+            leaves=leaves | besides,
+            observation_space=spec.observation_space or self._space_of(leaves, Columns.OBS),
+            action_space=spec.action_space or self._space_of(leaves, Columns.ACTIONS),
         )
+        return StepSchema(completed)
 
     def observation(self, observation: Any, where: str) -> Values:
         """The leaves of an observation.
@@ -108,10 +104,9 @@ class StepSchema:
 
     def _parts(self, value: Any, column: str, where: str) -> dict[str, Any]:
         try:
-            parts = flatten(value, column)
+            return dict(flatten(value, column))
         except ValueError as error:
             raise DataError(f"{where}: {error}") from error
-        return parts
 
     def _checked(self, parts: Mapping[str, Any], column: str, where: str) -> Values:
         known = leaves_of(column, self.spec.leaves or self._spaces)
