@@ -21,6 +21,8 @@ Schema = Mapping[str, Any]
 
 _LEAST = ("minimum", "minLength", "minItems", "minProperties")
 _MOST = ("maximum", "maxLength", "maxItems", "maxProperties")
+_BOUNDED = {"Items": "array", "Properties": "object", "Length": "string"}
+"""What some bounds are of: they refuse nothing of another type."""
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum")
 """Refuse something wherever they are newly set."""
 _MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
@@ -111,11 +113,17 @@ def _of_values(old: Schema, new: Schema) -> Iterator[str]:
         yield f"{', '.join(map(str, gone))} was allowed, is refused"
     for keys, is_narrower in ((_LEAST, _is_more), (_MOST, _is_less), (_NARROWING, _is_other)):
         for key in keys:
-            if key in new and (key not in old or is_narrower(new[key], old[key])):
+            if key in new and _bounds(key, old) and (key not in old or is_narrower(new[key], old[key])):
                 yield f"its {key} was {old.get(key)}, is {new[key]}"
     for key in _MERGING:
         if old.get(key) != new.get(key):
             yield f"its {key} was {old.get(key)}, is {new.get(key)}"
+
+
+def _bounds(key: str, old: Schema) -> bool:
+    """Whether a bound is of the type that a field had; of none if that could be several."""
+    bounded = next((kind for ending, kind in _BOUNDED.items() if key.endswith(ending)), None)
+    return bounded is None or old.get("type", bounded) == bounded
 
 
 def _of_rules(old: Schema, new: Schema) -> Iterator[str]:

@@ -134,6 +134,16 @@ def test_a_breaking_change_is_named(change: Change, line: str) -> None:
     assert found.startswith("OfflineTraining: ")
 
 
+def test_bounds_of_a_type_that_was_not_taken_break_nothing() -> None:
+    several = {"x-kubernetes-preserve-unknown-fields": True, "minItems": 1, "maxProperties": 0}
+    assert (
+        changed(
+            lambda spec, _: at(spec, "input.[]")["properties"]["schema"].update(additionalProperties=several)
+        )
+        == []
+    )
+
+
 def test_null_is_taken_back() -> None:
     old, new = copy.deepcopy(TRAINING), copy.deepcopy(TRAINING)
     spec = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
