@@ -23,11 +23,6 @@ def lines(rows: list[Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def set_piece_bytes(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
-    for module in ("text_files", "text_tables"):
-        monkeypatch.setattr(f"hindcast.formats.tables.{module}.PIECE_BYTES", nbytes)
-
-
 def write(path: Path, text: str) -> Path:
     data = text.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
@@ -73,7 +68,7 @@ def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path, name: str, numbe
 def test_whole_numbers_beyond_int64_are_found_after_the_first_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_piece_bytes(monkeypatch, 100)
+    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 100)
     text = "obs,action,reward\n" + "0.5,1.5,0\n" * 50 + f"0.5,{2**64},0\n"
     with pytest.raises(DataError, match=rf"row 50: 'action' is {2**64}, a whole number"):
         read_table(write(tmp_path / "a.csv", text))
@@ -192,7 +187,7 @@ def test_json_cells_in_csv_and_filters(tmp_path: Path) -> None:
 def test_large_files_are_cut_where_rows_end(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_piece_bytes(monkeypatch, 200)
+    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 200)
     rng = np.random.default_rng(0)
     notes = ["plain", 'quo"ted', "two\nlines", "", "comma, and\r\nmore"]
     rows = [
@@ -220,7 +215,7 @@ def test_large_files_are_cut_where_rows_end(
 
 
 def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_piece_bytes(monkeypatch, 1000)
+    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 1000)
     csv = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
     path = write(tmp_path / "a.csv", csv)
     with pytest.raises(DataError, match=r"a\.csv, row 300: 'obs': it cannot be made int64.*column_types"):

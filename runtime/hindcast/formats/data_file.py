@@ -36,14 +36,15 @@ class EncodedEpisodes(NamedTuple):
 
 
 class DataFile(ABC):
-    """A file that appears under its name complete or not at all.
+    """A file of rows of one schema, which appears under its name complete or not at all.
 
     Attributes:
         rows: written so far.
     """
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, schema: pa.Schema) -> None:
         self.rows = 0
+        self._schema = schema
         self._file = AtomicFile(location)
         self._groups: list[RowGroup] = []
 
@@ -57,9 +58,9 @@ class DataFile(ABC):
         """Row groups written so far."""
         return len(self._groups)
 
-    @abstractmethod
     def takes(self, schema: pa.Schema) -> bool:
-        """Whether rows of this schema can follow."""
+        """Whether rows of this schema can follow: columns that they lack are empty."""
+        return set(schema.names) <= set(self._schema.names)
 
     def write(self, group: EncodedEpisodes, continued: bool) -> None:
         """Add a row group; `continued` says that its first row continues the episode before.

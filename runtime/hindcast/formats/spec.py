@@ -151,18 +151,16 @@ class DataSpec:
         Raises:
             DataError: two that cannot be one dataset.
         """
-        first: object = None
-        common = known = None
-        for place, spec in specs:
-            if common is None:
-                first, common = place, spec
-            elif spec is not known:  # files of one recording share theirs
-                difference = common.difference(spec)
-                if difference:
+        others = iter(specs)
+        first, common = next(others, (None, cls()))
+        known = common
+        for place, spec in others:
+            if spec is not known:  # files of one recording share theirs
+                if difference := common.difference(spec):
                     raise DataError(f"{first} and {place} cannot be one dataset: {difference}")
                 common = common.merge(spec)
             known = spec
-        return cls() if common is None else common
+        return common
 
     def difference(self, other: DataSpec) -> str | None:
         """Why the two cannot be one dataset, as half a sentence; None if they can."""

@@ -18,6 +18,7 @@ from hindcast.storage.location import Location
 
 HEADER: Final = 12
 FOOTER: Final = 4
+_FIELDS: Final = np.dtype([("length", "<i8"), ("checksum", "<u4")])  # of a header
 _CHUNK: Final = 8 << 20
 _POLYNOMIAL: Final = 0x82F63B78  # CRC-32C, reversed
 _MASK: Final = 0xA282EAD8
@@ -44,11 +45,11 @@ def lengths_of(location: Location) -> I64:
             at += HEADER + int.from_bytes(header[:8], "little") + FOOTER
             if len(header) < HEADER or at > size:
                 break
-    fields = np.frombuffer(b"".join(header.ljust(HEADER, b"\0") for header in headers), np.uint8)
-    fields = fields.reshape(-1, HEADER)
+    data = b"".join(header.ljust(HEADER, b"\0") for header in headers)
+    fields = np.frombuffer(data, _FIELDS)
     starts = np.arange(len(fields)) * HEADER
-    sums = masked_crc(fields.ravel(), starts, np.full(len(fields), 8, dtype=np.int64))
-    wrong = np.flatnonzero(sums != fields[:, 8:].copy().view("<u4").ravel())
+    sums = masked_crc(np.frombuffer(data, np.uint8), starts, np.full(len(fields), 8))
+    wrong = np.flatnonzero(sums != fields["checksum"])
     if len(wrong):
         raise DataError(
             f"{location} is damaged, truncated, compressed or not a TFRecord file: the header of record {wrong[0]} "
@@ -56,7 +57,7 @@ def lengths_of(location: Location) -> I64:
         )
     if at != size:
         raise DataError(f"{location} ends within record {len(headers) - 1}: copy it again")
-    return fields[:, :8].copy().view("<i8").ravel().astype(np.int64)
+    return fields["length"].astype(np.int64)
 
 
 def records_of(location: Location, start: int, lengths: I64, first: int) -> tuple[U8, I64]:

@@ -55,13 +55,12 @@ class ParquetEncoder(RowEncoder):
 
 
 class ParquetFile(DataFile):
-    """A file of any Parquet layout; columns that rows lack are empty."""
+    """A file of any Parquet layout."""
 
     def __init__(
         self, location: Location, schema: pa.Schema, encoder: ParquetEncoder, compression: str
     ) -> None:
-        super().__init__(location)
-        self._schema = schema
+        super().__init__(location, schema)
         self._has_index = encoder.has_index
         self._sink = _Sink(self._file)
         self._metadata: list[pq.FileMetaData] = []
@@ -78,9 +77,6 @@ class ParquetFile(DataFile):
             self._sink.alive = False
             self._file.abort()
             raise
-
-    def takes(self, schema: pa.Schema) -> bool:
-        return set(schema.names) <= set(self._schema.names)
 
     def finish(self) -> FileEntry:
         if self._has_index:

@@ -22,25 +22,18 @@ _FOOTERS = 32
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
 
 
-class Footers:
-    """The footers of the files that were read last, for reading more of them. Copies in other processes begin empty."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], pq.FileMetaData] = {}
+class Footers(dict[tuple[str, int], pq.FileMetaData]):
+    """The footers of the files that were read last, by path and size. Copies in other processes begin empty."""
 
     def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
         return Footers, ()
 
-    def find(self, path: str, size: int) -> pq.FileMetaData | None:
-        """The footer of a file of that size."""
-        return self._kept.get((path, size))
-
-    def keep(self, path: str, size: int, footer: pq.FileMetaData) -> None:
+    def keep(self, file: tuple[str, int], footer: pq.FileMetaData) -> None:
         """Keep a footer, and let go of the one that was read longest ago."""
-        self._kept.pop((path, size), None)
-        self._kept[path, size] = footer
-        for oldest in list(self._kept)[:-_FOOTERS]:
-            self._kept.pop(oldest, None)
+        self.pop(file, None)
+        self[file] = footer
+        for oldest in list(self)[:-_FOOTERS]:
+            self.pop(oldest, None)
 
 
 @contextmanager
@@ -53,12 +46,14 @@ def open_parquet(location: Location, footers: Footers | None = None) -> Iterator
     stream = location.open()
     with stream:
         try:
-            size = stream.size()
-            known = footers.find(location.path, size)
+            key = location.path, stream.size()
             file = pq.ParquetFile(
-                stream, metadata=known, pre_buffer=not location.is_local, page_checksum_verification=True
+                stream,
+                metadata=footers.get(key),
+                pre_buffer=not location.is_local,
+                page_checksum_verification=True,
             )
-            footers.keep(location.path, size, file.metadata)
+            footers.keep(key, file.metadata)
             yield file
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(damaged(str(location), reason_of(error))) from error

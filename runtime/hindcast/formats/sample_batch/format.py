@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -103,7 +104,7 @@ class _Batches:
     def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
         self.timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
-        self._plans: dict[tuple[str, ...], TablePlan] = {}  # of columns; most batches have the same
+        self._plan_of = cache(partial(plan_of, options=options))  # of columns; most batches have the same
 
     def of_line(self, content: bytes, line: int) -> list[Rows]:
         """The rows of a line's batches that pass the filter.
@@ -123,7 +124,7 @@ class _Batches:
         return [rows for rows in found if len(rows)]
 
     def _rows(self, batch: Batch, line_id: str) -> Rows:
-        plan = self._plan(batch)
+        plan = self._plan_of(_names_of(batch))
         roles = _roles(batch, plan, self._options)
         columns = _columns(batch, plan, self._spec)
         _check_lengths(columns, roles)
@@ -141,16 +142,10 @@ class _Batches:
         _, row = passing(roles, self._options.filter, 0)
         return rows if len(row) == len(rows) else rows.take(row)
 
-    def _plan(self, batch: Batch) -> TablePlan:
-        names = tuple(_names_of(batch))
-        if names not in self._plans:
-            self._plans[names] = plan_of(names, self._options)
-        return self._plans[names]
 
-
-def _names_of(batch: Batch) -> list[str]:
+def _names_of(batch: Batch) -> tuple[str, ...]:
     """The batch's columns that have a value for each timestep."""
-    return [name for name in batch.columns if name != _PER_SEQUENCE]
+    return tuple(name for name in batch.columns if name != _PER_SEQUENCE)
 
 
 def _of_flags(plan: TablePlan) -> tuple[str, ...]:

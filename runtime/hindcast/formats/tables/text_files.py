@@ -12,9 +12,9 @@ import numpy as np
 
 from hindcast.episodes.block import I64
 from hindcast.errors import DataError
-from hindcast.formats.format import PIECE_BYTES
 from hindcast.storage.location import Location
 
+PIECE: Final = 16 << 20
 _LONGEST: Final = 1 << 30
 _GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
@@ -91,9 +91,9 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
     """
     with opened(location) as stream:
         text, start, first = b"", 0, 0
-        chunk = bytes(stream.read(PIECE_BYTES))
+        chunk = bytes(stream.read(PIECE))
         while chunk:
-            text, chunk = text + chunk, bytes(stream.read(PIECE_BYTES))
+            text, chunk = text + chunk, bytes(stream.read(PIECE))
             ends = ends_of(text, quote)
             if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
                 if quote is not None and text.count(quote) % 2:

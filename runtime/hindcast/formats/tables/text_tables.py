@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
-from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
+from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.formats.tables import text_files
 from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
 from hindcast.formats.tables.filters import keyed
 from hindcast.formats.tables.naming import ALIASES, TablePlan, listed, nearest, plan_of
@@ -87,7 +88,7 @@ class TextTables(Format):
         if not size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
         begin = self.begin(location, written_spec(location, self.name), options)
-        if size <= PIECE_BYTES or self.is_whole(location):
+        if size <= text_files.PIECE or self.is_whole(location):
             return [Piece(location, size, begin)]
         # Pieces are parsed side by side. Only reading all that comes before one says where its records begin (a line
         # end may be quoted) and how many there were, so the bytes of such a file are read twice, and parsed once.

@@ -17,22 +17,19 @@ from hindcast.formats.data_file import DataFile, EncodedEpisodes
 from hindcast.formats.layout import RowEncoder, bytes_of
 from hindcast.storage.location import Location
 
-SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
+_SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
 
 
 class TextFile(DataFile):
     """A file of lines; no episode comes in fragments here."""
 
     def __init__(self, location: Location, header: bytes) -> None:
-        super().__init__(location)
+        super().__init__(location, _SCHEMA)
         try:
             self._file.write(header)
         except BaseException:
             self._file.abort()
             raise
-
-    def takes(self, schema: pa.Schema) -> bool:
-        return schema == SCHEMA
 
     def _put(self, group: EncodedEpisodes) -> None:
         for chunk in group.table.column(0).chunks:
@@ -63,7 +60,7 @@ def lines_of(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> EncodedEpiso
     """Lines, line ends included, as a group of episodes that have so many steps and lines each."""
     ends = np.cumsum(rows)
     nbytes = np.diff(bytes_of(lines)[0][np.append(0, ends)])
-    return EncodedEpisodes(pa.table([lines], schema=SCHEMA), length, rows, nbytes)
+    return EncodedEpisodes(pa.table([lines], schema=_SCHEMA), length, rows, nbytes)
 
 
 Words = Mapping[str, bytes]
