@@ -65,8 +65,7 @@ class EpisodeTable(NamedTuple):
         for value in wanted:
             _check_comparable(term, value)
         if term.op == "in":
-            found: Bool = np.isin(values, np.array(wanted, dtype=values.dtype))
-            return found
+            return np.isin(values, wanted)
         return COMPARE[term.op](values, term.value).astype(np.bool_)
 
     def shuffled(self, purpose: str, seed: int) -> I64:
