@@ -105,6 +105,8 @@ def test_lists_globs_and_single_files(kit, tmp_path, blocks, monkeypatch):
         f"{tmp_path}/run-?/data/*.parquet",
         f"{tmp_path}/**/*.parquet",
         [first, f"{tmp_path}/run-[12]"],
+        [first, f"{tmp_path}/run-[!0]"],
+        [first, f"{tmp_path}/**/run-[!0/[]"],
         tmp_path,
     ):
         kit.assert_same(read_all(open_dataset(paths)), whole)
@@ -118,6 +120,28 @@ def test_a_name_with_glob_characters_that_exists_is_itself(kit, tmp_path, blocks
     kit.write(tmp_path / "run[1]", blocks[0])
     kit.write(tmp_path / "run1", blocks[1])
     kit.assert_same(read_all(open_dataset(tmp_path / "run[1]")), blocks[0])
+
+
+@pytest.mark.parametrize("folder", ["runs", "./runs", "{}/runs", "file://{}/runs"])
+@pytest.mark.parametrize("end", ["r*", "r*/", "*//"])
+def test_what_a_glob_matches_is_named_as_the_glob_is(tmp_path, monkeypatch, folder, end):
+    (tmp_path / "runs" / "r1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    folder = folder.format(tmp_path)
+    (found,) = sources.expand(resolve(f"{folder}/{end}"))
+    assert (found.uri, found.path) == (f"{folder}/r1", str(tmp_path / "runs" / "r1"))
+
+
+@pytest.mark.parametrize("name", ["run[]", "run[!]", "run["])
+def test_brackets_around_nothing_are_part_of_a_name(kit, tmp_path, blocks, name):
+    kit.write(tmp_path / f"{name}1", blocks[0])
+    kit.write(tmp_path / "run1", blocks[1])
+    kit.assert_same(read_all(open_dataset(tmp_path / f"{name}?")), blocks[0])
+
+
+def test_a_pattern_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"the pattern run\[9-1\] cannot be read \(bad character range 9-1"):
+        open_dataset(tmp_path / "run[9-1]")
 
 
 def test_a_file_system_object(kit, tmp_path, blocks):

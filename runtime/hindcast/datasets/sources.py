@@ -94,7 +94,8 @@ def base_of(location: Location) -> Location:
         return location
     head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
     below = location.path[len(head) :].strip("/")
-    prefix = location.uri[: len(location.uri) - len(below)]
+    uri = location.uri.rstrip("/")
+    prefix = uri[: len(uri) - len(below)]
     return Location(location.backend, head, prefix.rstrip("/") or prefix[:1])
 
 
@@ -127,12 +128,21 @@ def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterato
 
 
 def _glob_pattern(glob: str) -> re.Pattern[str]:
-    """`*` and `?` within a name, `[…]`, and `**` over any number of folders."""
+    """`*` and `?` within a name, `[…]`, `[!…]`, and `**` over any number of folders."""
     tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", glob)
-    return re.compile(
-        "".join(tokens.get(part, part if part.startswith("[") else re.escape(part)) for part in parts)
-    )
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[![^\]]+\]|\[[^!\]][^\]]*\])", glob)
+    parts[::2] = map(re.escape, parts[::2])
+    parts[1::2] = [tokens.get(token) or _characters(token[1:-1]) for token in parts[1::2]]
+    try:
+        return re.compile("".join(parts))
+    except re.error as error:
+        raise DataError(f"the pattern {glob} cannot be read ({error}): check its brackets") from error
+
+
+def _characters(listed: str) -> str:
+    """Characters of which a name has one, or, after `!`, has none."""
+    listed = re.sub(r"([\[\\&~|])", r"\\\1", listed)
+    return f"[^/{listed[1:]}]" if listed.startswith("!") else f"[{listed}]"
 
 
 def _files_of(place: Location, verify: bool, refuse: Refuse) -> DataFiles:
