@@ -36,18 +36,6 @@ class Fault(NamedTuple):
     expected: str
 
 
-class StepAddress(NamedTuple):
-    """Where a value is: file, row in it, episode and timestep."""
-
-    path: str
-    row: int
-    eps_id: str
-    t: int
-
-    def __str__(self) -> str:
-        return f"{self.path}, row {self.row} (episode {self.eps_id}), t = {self.t}"
-
-
 def check_spec(
     spec: DataSpec, observation_space: gym.Space | None, action_space: gym.Space | None, path: str
 ) -> None:
@@ -111,7 +99,7 @@ def check_block(
         for fault in faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
         ):
-            raise DataError(describe_fault(block, name, fault, where)[1])
+            raise DataError(describe_fault(block, name, fault, where)[-1])
 
 
 def leaf_spaces_of(
@@ -200,12 +188,13 @@ def describe_space(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[StepAddress, str]:
-    """Where the first wrong value of a leaf is, and the sentence: what was found there, and what was expected."""
+def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[str, int, str]:
+    """File and row of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
     index = np.unravel_index(int(np.argmax(fault.wrong)), fault.wrong.shape)
-    row = int(index[0])
+    first = int(index[0])
     starts = block.obs_start if per_observation(name) else block.start
-    episode = int(np.searchsorted(starts, row, side="right")) - 1
-    t = int(block.t_started[episode]) + row - int(starts[episode])
-    address = StepAddress(*where(episode), str(block.eps_id[episode]), t)
-    return address, f"{address}: {name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
+    episode = int(np.searchsorted(starts, first, side="right")) - 1
+    t = int(block.t_started[episode]) + first - int(starts[episode])
+    path, row = where(episode)
+    place = f"{path}, row {row} (episode {block.eps_id[episode]}), t = {t}"
+    return path, row, f"{place}: {name!r} has {block.columns[name][index]!s}, expected {fault.expected}"

@@ -242,8 +242,8 @@ def _by_uri(scheme: str, uri: str) -> Location:
             f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} carries credentials: leave them out and "
             "set environment variables"
         )
-    if bucket := bucket_of(scheme, rest):
-        return Location(bucket.backend, bucket.path, uri)
+    if found := bucket_of(scheme, rest):
+        return Location(*found, uri)
     return _by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _by_fsspec(scheme, uri)
 
 

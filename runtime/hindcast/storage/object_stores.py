@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -28,7 +28,7 @@ _CONNECT_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 5.0
 _MOST_TRIES: Final = 1000  # the patience ends first
 _ANONYMOUS: Final = "anonymous@"
-_AZURE_HOST: Final = re.compile(r"^(?:(?P<container>[^@/]+)@)(?P<account>[^./]+)(?P<suffix>\.[^/]+)?$")
+_AZURE_HOST: Final = re.compile(r"^([^@/]+)@([^./]+)(\.[^/]+)?$")  # container, account, suffix
 _CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
 _AWS_IDENTITIES: Final = (
     "AWS_ACCESS_KEY_ID",
@@ -42,15 +42,8 @@ _VARIABLES: Final = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 Opener = Callable[..., tuple[Any, str]]
 
 
-class Bucket(NamedTuple):
-    """A bucket, and the path of a URI in it."""
-
-    backend: ObjectFiles
-    path: str
-
-
-def bucket_of(scheme: str, rest: str) -> Bucket | None:
-    """The bucket that a URI names; None if its scheme is not that of a cloud.
+def bucket_of(scheme: str, rest: str) -> tuple[ObjectFiles, str] | None:
+    """The bucket that a URI names, and the path in it; None if its scheme is not that of a cloud.
 
     Raises:
         StorageError: an invalid URI or environment.
@@ -59,13 +52,12 @@ def bucket_of(scheme: str, rest: str) -> Bucket | None:
         opener = _s3 if scheme == "s3" else _gcs
         is_anonymous = rest.startswith(_ANONYMOUS)
         name, _, path = rest.removeprefix(_ANONYMOUS).partition("/")
-        return Bucket(_opened(opener, _named(scheme, name), is_anonymous), path.strip("/"))
+        return _opened(opener, _named(scheme, name), is_anonymous), path.strip("/")
     if scheme in ("abfs", "abfss", "az"):
         host, _, path = rest.partition("/")
         found = _AZURE_HOST.match(host)
-        if found is None:
-            return Bucket(_opened(_azure, _named(scheme, host), None, None), path.strip("/"))
-        return Bucket(_opened(_azure, found["container"], found["account"], found["suffix"]), path.strip("/"))
+        named = (_named(scheme, host), None, None) if found is None else found.groups()
+        return _opened(_azure, *named), path.strip("/")
     return None
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Spread, Thinned
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity
-from hindcast.datasets.validate import Fault, StepAddress, Where, all_finite, describe_fault, faults
+from hindcast.datasets.validate import Fault, Where, all_finite, describe_fault, faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 
@@ -123,16 +123,15 @@ class LeafValues:
             message += f"; and {formatting.plural(wrong.rows - 1, 'more row')}"
         if severity == "info":
             message += " (usually recorded before scaling or clipping)"
-        return DataProblem(
-            severity=severity, kind=kind, message=message, path=wrong.address.path, row=wrong.address.row
-        )
+        return DataProblem(severity=severity, kind=kind, message=message, path=wrong.path, row=wrong.row)
 
 
 @dataclass
 class _Wrong:
     """Values of a leaf that are wrong in one way: the first, and how many rows have any."""
 
-    address: StepAddress
+    path: str
+    row: int
     sentence: str
     rows: int = 0
 
