@@ -91,7 +91,7 @@ def test_a_split_says_which_fraction_it_takes(many):
         (["length == 7", "terminated == false"], ["e3", "e7", "e9", "e11", "e15", "e19"]),
         (['eps_id in ["e3", "e19", "x"]'], ["e3", "e19"]),
         (["eps_id == e4"], ["e4"]),
-        (["length in [13, 11.5]"], ["e9"]),
+        (["length in [8, 5.5]"], ["e13"]),
         (["terminated in [true]", "length in [1, 1e30]"], ["e2", "e6", "e10", "e14", "e18"]),
         (["truncated != true", "length <= 1"], ["e2", "e6", "e10", "e14", "e18"]),
     ],

@@ -122,6 +122,16 @@ def test_a_name_with_glob_characters_that_exists_is_itself(kit, tmp_path, blocks
     kit.assert_same(read_all(open_dataset(tmp_path / "run[1]")), blocks[0])
 
 
+@pytest.mark.parametrize("folder", ["runs", "./runs", "{}/runs", "file://{}/runs"])
+@pytest.mark.parametrize("end", ["r*", "r*/", "*//"])
+def test_what_a_glob_matches_is_named_as_the_glob_is(tmp_path, monkeypatch, folder, end):
+    (tmp_path / "runs" / "r1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    folder = folder.format(tmp_path)
+    (found,) = sources.expand(resolve(f"{folder}/{end}"))
+    assert (found.uri, found.path) == (f"{folder}/r1", str(tmp_path / "runs" / "r1"))
+
+
 @pytest.mark.parametrize("name", ["run[]", "run[!]", "run["])
 def test_brackets_around_nothing_are_part_of_a_name(kit, tmp_path, blocks, name):
     kit.write(tmp_path / f"{name}1", blocks[0])

@@ -94,7 +94,8 @@ def base_of(location: Location) -> Location:
         return location
     head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
     below = location.path[len(head) :].strip("/")
-    prefix = location.uri[: len(location.uri) - len(below)]
+    uri = location.uri.rstrip("/")
+    prefix = uri[: len(uri) - len(below)]
     return Location(location.backend, head, prefix.rstrip("/") or prefix[:1])
 
 
