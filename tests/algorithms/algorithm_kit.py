@@ -8,7 +8,7 @@ from hindcast.algorithms import build
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.block import Block
 from hindcast.learn.algorithm import Losses, ModelInputs, Step, new_networks
-from hindcast.pipeline.building import WindowBuilder
+from hindcast.pipeline.building import build_window
 from hindcast.pipeline.window import Recipe
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
@@ -62,9 +62,7 @@ def window_of(algorithm, rewards):
         terminated=np.array([True, False, False]),
         truncated=np.array([False, True, False]),
     )
-    builder = WindowBuilder(LENGTHS, Recipe(algorithm.needs()))
-    builder.add(block)
-    return builder.build()
+    return build_window(LENGTHS, [block], Recipe(algorithm.needs()))
 
 
 def step(updates=0, seed=0):

@@ -1,10 +1,11 @@
-"""`WindowBuilder`: blocks to `WindowData`.
+"""`build_window`: blocks to `WindowData`.
 
 It runs in the background, so it copies with numpy, which releases the GIL and needs no further threads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,74 +22,63 @@ Array = NDArray[Any]
 I64 = NDArray[np.int64]
 
 
-class WindowBuilder:
-    """Lays blocks end to end in arrays that are allocated once.
+def build_window(length: I64, blocks: Iterable[Block], recipe: Recipe, pinned: bool = False) -> WindowData:
+    """Blocks laid end to end in arrays that are allocated once: their observations filtered, cast and copied.
 
     Args:
-        length: `[N]` steps of every episode that will be added.
-        recipe: what to keep and how.
-        pinned: whether the arrays are in page-locked memory, if the recipe's device is a GPU. Torch keeps such memory
-            for the next window, so it is for windows, not for whole datasets.
+        length: `[N]` steps of every episode of the blocks.
+        blocks: taken one at a time.
+        recipe: what to keep and how, and on which device the window is.
+        pinned: whether the arrays are in page-locked memory, if that device is a GPU. Torch keeps such memory for the
+            next window, so it is for windows, not for whole datasets.
+
+    Raises:
+        DataError: a column that batches need is missing or is text, or blocks differ in shape.
     """
-
-    def __init__(self, length: I64, recipe: Recipe, pinned: bool = False) -> None:
-        self._recipe = recipe
-        self._pinned = pinned and recipe.device is not None and recipe.device.type == "cuda"
-        self._length = length
-        self._arrays: dict[str, Array] = {}
-        self._flags = np.zeros((2, len(length)), dtype=np.bool_)
-        self._t_started = np.zeros_like(length)
-        self._steps = 0
-        self._episodes = 0
-
-    def add(self, block: Block) -> None:
-        """Append a block: filter its observations, cast it and copy it.
-
-        Raises:
-            DataError: a column that batches need is missing or is text, or blocks differ in shape.
-        """
-        columns = _columns_of(block, self._recipe)
-        if not self._arrays:
-            self._arrays = {leaf: self._empty(leaf, column) for leaf, column in columns.items()}
-        if columns.keys() != self._arrays.keys():
-            raise DataError(f"Blocks differ in columns: {sorted(self._arrays)} and {sorted(columns)}.")
+    pinned = pinned and recipe.device is not None and recipe.device.type == "cuda"
+    arrays: dict[str, Array] = {}
+    terminated, truncated = np.zeros((2, len(length)), dtype=np.bool_)
+    t_started = np.zeros_like(length)
+    steps = episodes = 0
+    for block in blocks:
+        columns = _columns_of(block, recipe)
+        if not arrays:
+            arrays = {leaf: _empty(leaf, column, length, pinned) for leaf, column in columns.items()}
+        if columns.keys() != arrays.keys():
+            raise DataError(f"Blocks differ in columns: {sorted(arrays)} and {sorted(columns)}.")
         for leaf, column in columns.items():
-            first = self._steps + (self._episodes if per_observation(leaf) else 0)
-            target = self._arrays[leaf][first : first + len(column)]
-            if target.shape != column.shape:
-                raise DataError(
-                    f"Column {leaf!r} holds elements of shape {list(column.shape[1:])} in one block and of "
-                    f"{list(target.shape[1:])} in an earlier one; all must be the same."
-                )
-            np.copyto(target, column, casting="same_kind")
-        episodes = slice(self._episodes, self._episodes + block.num_episodes)
-        self._flags[:, episodes] = block.terminated, block.truncated
-        self._t_started[episodes] = block.t_started
-        self._steps += block.num_steps
-        self._episodes += block.num_episodes
+            _put(leaf, column, arrays[leaf], steps + (episodes if per_observation(leaf) else 0))
+        own = slice(episodes, episodes + block.num_episodes)
+        terminated[own], truncated[own], t_started[own] = block.terminated, block.truncated, block.t_started
+        steps, episodes = steps + block.num_steps, own.stop
+        del block, columns  # before the next one is read
+    episode_of_step = np.repeat(np.arange(len(length)), length)
+    per_episode = {
+        "length": length,
+        "terminated": terminated,
+        "truncated": truncated,
+        "t_started": t_started,
+        "obs_row": np.arange(len(episode_of_step)) + episode_of_step,
+    }
+    return WindowData(
+        columns=upload(arrays, recipe.device), recipe=recipe, **upload(per_episode, recipe.device)
+    )
 
-    def build(self) -> WindowData:
-        """The window, on the recipe's device."""
-        episode_of_step = np.repeat(np.arange(len(self._length)), self._length)
-        obs_row = np.arange(len(episode_of_step)) + episode_of_step
-        terminated, truncated = self._flags
-        per_episode = {
-            "length": self._length,
-            "terminated": terminated,
-            "truncated": truncated,
-            "t_started": self._t_started,
-        }
-        device = self._recipe.device
-        return WindowData(
-            columns=upload(self._arrays, device),
-            recipe=self._recipe,
-            **upload({**per_episode, "obs_row": obs_row}, device),
+
+def _empty(leaf: str, column: Array, length: I64, pinned: bool) -> Array:
+    rows = int(length.sum()) + (len(length) if per_observation(leaf) else 0)
+    shape, dtype = (rows, *column.shape[1:]), batch_dtype(column.dtype)
+    return empty_pinned(shape, dtype) if pinned else np.empty(shape, dtype)
+
+
+def _put(leaf: str, column: Array, array: Array, first: int) -> None:
+    target = array[first : first + len(column)]
+    if target.shape != column.shape:
+        raise DataError(
+            f"Column {leaf!r} holds elements of shape {list(column.shape[1:])} in one block and of "
+            f"{list(target.shape[1:])} in an earlier one; all must be the same."
         )
-
-    def _empty(self, leaf: str, column: Array) -> Array:
-        rows = int(self._length.sum()) + (len(self._length) if per_observation(leaf) else 0)
-        shape, dtype = (rows, *column.shape[1:]), batch_dtype(column.dtype)
-        return empty_pinned(shape, dtype) if self._pinned else np.empty(shape, dtype)
+    np.copyto(target, column, casting="same_kind")
 
 
 def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:

@@ -168,7 +168,7 @@ def _make(named: Named, given: ConnectorContext) -> Any:
 
 def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: ConnectorContext) -> Any:
     """A class, with the spaces where it takes them by RLlib's names; or a function of the two spaces."""
-    spaces = (given.observation_space, given.action_space)
+    spaces: tuple[gym.Space | None, ...] = (given.observation_space, given.action_space)
     if isinstance(factory, type):
         taken = _parameters(factory)
         named = {name: space for name, space in zip(_SPACES, spaces, strict=True) if name in taken}
@@ -176,7 +176,7 @@ def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: Connecto
     try:
         inspect.signature(factory).bind_partial(*spaces, **kwargs)
     except (TypeError, ValueError):  # it does not take two more, or is not written in Python
-        return factory(**kwargs)
+        spaces = ()
     return factory(*spaces, **kwargs)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
-from hindcast.pipeline.building import WindowBuilder
+from hindcast.pipeline.building import build_window
 from hindcast.pipeline.draws import DrawsFeed
 from hindcast.pipeline.episode_store import EpisodeStore
 from hindcast.pipeline.feeds import State, refuse_other
@@ -144,10 +144,7 @@ class LiveFeed(DrawsFeed):
         while self.timesteps_played < due:
             self._play()
         if self._built is None:
-            builder = WindowBuilder(self._store.index.length, self._recipe)
-            for block in self._store.blocks:
-                builder.add(block)
-            self._built = builder.build()
+            self._built = build_window(self._store.index.length, self._store.blocks, self._recipe)
         return self._built
 
     def _play(self) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
-from hindcast.pipeline.building import WindowBuilder
+from hindcast.pipeline.building import build_window
 from hindcast.pipeline.executors import UnitInEpoch
 from hindcast.pipeline.order import Order, Window
 from hindcast.pipeline.uploading import upload
@@ -80,7 +80,5 @@ class Loader:
             window = self.order.following(window)
 
     def _build(self, units: Sequence[Unit], blocks: Iterator[Block], pinned: bool = False) -> WindowData:
-        builder = WindowBuilder(np.concatenate([unit.lengths for unit in units]), self.recipe, pinned)
-        for _ in units:
-            builder.add(next(blocks))
-        return builder.build()
+        length = np.concatenate([unit.lengths for unit in units])
+        return build_window(length, (next(blocks) for _ in units), self.recipe, pinned)

@@ -359,12 +359,6 @@ class OfflineData(Feed):
             check_again(once, connected, unless=" but what state() returns and load() takes")
         return connected
 
-    def _live_feed(self, live: Live) -> LiveFeed:
-        settings = self._settings
-        needs = settings.needs.from_data(frozenset({Columns.STATE_OUT}))
-        recipe = Recipe(needs, settings.preprocessing, settings.device)
-        return LiveFeed(live, recipe, self.batch_size, self._settings.seed)
-
     def _refuse_with_live(self) -> None:
         if not self.live:
             return
@@ -395,14 +389,18 @@ class OfflineData(Feed):
 
     @cached_property
     def _feed(self) -> Feed:
-        if self._settings.needs.targets and self.targets is None:
+        settings = self._settings
+        if settings.needs.targets and self.targets is None:
             raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
-        targets = self.targets if self._settings.needs.targets else None
+        targets = self.targets if settings.needs.targets else None
         feeds = [source.feed(self.batch_size, targets) for source in self._sources]
-        self._live_feeds = [self._live_feed(live) for live in self.live]
+        if self.live:
+            needs = settings.needs.from_data(frozenset({Columns.STATE_OUT}))
+            recipe = Recipe(needs, settings.preprocessing, settings.device)
+            self._live_feeds = [LiveFeed(live, recipe, self.batch_size, settings.seed) for live in self.live]
         feeds += self._live_feeds
         if len(feeds) == 1:
             return feeds[0]
         names = [source.name for source in self._sources] + [live.name for live in self.live]
         weighted = dict(zip(names, zip(feeds, self._weights, strict=True), strict=True))
-        return MixedFeed(weighted, self._settings.seed, self.batch_size)
+        return MixedFeed(weighted, settings.seed, self.batch_size)

@@ -113,7 +113,10 @@ class OfflinePreLearner:
         **rllibs: Any,
     ) -> None:
         if config is not None:
-            self._begin_in_rllibs_form(config, spaces)
+            self.config = config
+            given = spaces or (config.observation_space, config.action_space)
+            self.observation_space, self.action_space = given
+            self._learner_connector = config.build_learner_connector(*given)
             return
         if rllibs or dataset is None:
             raise TypeError(
@@ -130,13 +133,6 @@ class OfflinePreLearner:
         self._validate = validate
         self._normalized_actions = normalized_actions
         self._tried: set[Hashable] = set()
-
-    def _begin_in_rllibs_form(
-        self, config: TrainingConfig, spaces: tuple[gym.Space | None, gym.Space | None] | None
-    ) -> None:
-        self.config = config
-        self.observation_space, self.action_space = spaces or (config.observation_space, config.action_space)
-        self._learner_connector = config.build_learner_connector(self.observation_space, self.action_space)
 
     @cached_property
     def _module(self) -> MultiRLModule:

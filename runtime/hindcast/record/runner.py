@@ -99,7 +99,16 @@ class EnvRunner:
         self.slots = Slots(environment, width)
         check_spaces(policy, self.slots)
         self.metrics = MetricsLogger()
-        self._callbacks = self._callbacks_of(callbacks, policy, environment)
+        self._callbacks: EpisodeCallbacks | None = None
+        if overridden := overriding(callbacks_of(callbacks), OF_PLAY):
+            self._callbacks = EpisodeCallbacks(
+                overridden,
+                runner=self,
+                slots=self.slots,
+                module=getattr(policy, "module", None),
+                kwargs=environment.kwargs,
+                metrics=self.metrics,
+            )
         self._policy = policy
         self._seed = seed
         self._states = states
@@ -132,21 +141,6 @@ class EnvRunner:
 
     def close(self) -> None:
         self.slots.close()
-
-    def _callbacks_of(
-        self, callbacks: Sequence[str], policy: Actor, environment: EnvironmentSpec
-    ) -> EpisodeCallbacks | None:
-        overridden = overriding(callbacks_of(callbacks), OF_PLAY)
-        if not overridden:
-            return None
-        return EpisodeCallbacks(
-            overridden,
-            runner=self,
-            slots=self.slots,
-            module=getattr(policy, "module", None),
-            kwargs=environment.kwargs,
-            metrics=self.metrics,
-        )
 
     def _reset(self, slot: int, index: int) -> dict[str, Any]:
         """Start an episode in a slot; its info."""
