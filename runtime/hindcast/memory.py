@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 
 _EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
@@ -29,13 +30,9 @@ def keep_freed_memory() -> None:
 
 def oom_kills() -> int:
     """Processes of this container that the kernel has killed for memory; 0 where it does not say."""
-    for path in map(Path, _EVENTS):
-        if path.exists():
-            for line in path.read_text().splitlines():
-                name, _, count = line.partition(" ")
-                if name == "oom_kill":
-                    return int(count)
-    return 0
+    events = "\n".join(path.read_text() for path in map(Path, _EVENTS) if path.exists())
+    found = re.search(r"^oom_kill ([0-9]+)$", events, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def memory_limit() -> int | None:

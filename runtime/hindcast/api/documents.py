@@ -61,17 +61,14 @@ def read_documents(path: Path) -> Iterator[Document]:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         yield _unreadable("there is no such file")
-        return
     except IsADirectoryError:
         yield _unreadable("is a folder; name the YAML files in it")
-        return
     except UnicodeDecodeError as error:
         yield _unreadable(f"is not a text file in UTF-8 (byte {error.start})")
-        return
     except OSError as error:
         yield _unreadable(f"cannot be read: {error.strerror}")
-        return
-    yield from documents_of(text)
+    else:
+        yield from documents_of(text)
 
 
 def documents_of(text: str) -> Iterator[Document]:

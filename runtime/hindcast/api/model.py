@@ -1,6 +1,6 @@
 """The neural network of the policy, with RLlib's option names and defaults."""
 
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -17,12 +17,8 @@ Distribution = Literal[
     "deterministic",
     "squashedDeterministic",
 ]
-SAMPLED: Final[tuple[Distribution, ...]] = (
-    "auto",
-    "categorical",
-    "gaussian",
-    "squashedGaussian",
-    "boundedGaussian",
+SAMPLED: Final[tuple[Distribution, ...]] = tuple(
+    each for each in get_args(Distribution) if each not in ("deterministic", "squashedDeterministic")
 )
 """Distributions with densities."""
 Hiddens = Annotated[list[Positive], Field(max_length=32)]

@@ -129,8 +129,6 @@ def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
     """A field of several types. Values of other types are refused by bounds that nothing meets."""
     kinds = {part.get("type") for part in alternatives}
     result = {**structural(around), OPEN: True}
-    if None in kinds:
-        return result
     if "string" not in kinds:
         result["pattern"] = f"^expected {' or '.join(sorted(_ARTICLES[str(kind)] for kind in kinds))}$"
     if "object" not in kinds:

@@ -22,11 +22,10 @@ from hindcast.api.base import (
 )
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
-from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.evaluation import EvaluationSpec, OfflineEvaluationSpec
 from hindcast.api.input import RECORDED_ALONE, InputSource, Sampler
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
-from hindcast.api.offline_evaluation import OfflineEvaluationSpec
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import Quantity
 from hindcast.api.run_policy import RunPolicy

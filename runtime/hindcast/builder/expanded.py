@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
-from hindcast.api.offline_evaluation import EstimateName
+from hindcast.api.evaluation import EstimateName
 from hindcast.builder.names import is_off, schema_of
 from hindcast.builder.values import dictionary, estimates, named_inputs, names_data
 from hindcast.errors import SpecError

@@ -56,15 +56,11 @@ class OneFolder(CheckpointStore):
         counted = training.model_copy(update={"counters": {**training.counters, **self._counters}})
         return super().save(policy, learner, counted, protect)
 
-    def all(self) -> list[Checkpoint]:
-        """Evaluations mark none of them as best."""
-        return []
-
     def _folder(self, updates: int) -> Location:  # noqa: ARG002
         return self.location
 
     def _numbers(self) -> list[int]:
-        return []
+        return []  # evaluations mark none of them as best, and none is removed
 
 
 def saved_config(checkpoint: Checkpoint) -> AlgorithmConfig:

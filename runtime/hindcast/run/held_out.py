@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import torch
 
 from hindcast.api import OfflineTraining
-from hindcast.api.offline_evaluation import OfflineEvaluationSpec
+from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merged import merge

@@ -10,8 +10,7 @@ from typing import Any, Final, get_args
 from pydantic.alias_generators import to_camel
 
 from hindcast.api import OfflineTraining, document_of, spec_hash, validate_resource
-from hindcast.api.evaluation import EvaluationSpec
-from hindcast.api.offline_evaluation import EstimateName, OfflineEvaluationSpec
+from hindcast.api.evaluation import EstimateName, EvaluationSpec, OfflineEvaluationSpec
 from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
 from hindcast.evaluate.offline import OfflineOptions
