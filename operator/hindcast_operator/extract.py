@@ -1,5 +1,6 @@
 """Facts, taken from objects as the API server returns them."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -56,14 +57,12 @@ def ray_job(raw: Raw) -> RayJobFacts:
 def ray_cluster(raw: Raw) -> RayClusterFacts:
     """Facts of a RayCluster."""
     status = raw.get("status") or {}
-    failure = _condition(status, "ReplicaFailure")
-    failed = failure is not None and failure.get("status") == "True"
+    failure = condition(status, "ReplicaFailure")
+    failed = failure.get("status") == "True"
     return RayClusterFacts(
         name=raw["metadata"]["name"],
         ready=status.get("state") == "ready",
-        replica_failure=(failure.get("reason", ""), failure.get("message", ""))
-        if failure and failed
-        else None,
+        replica_failure=(failure.get("reason", ""), failure.get("message", "")) if failed else None,
     )
 
 
@@ -101,13 +100,12 @@ def pod(raw: Raw) -> PodFacts:
     """Facts of a pod."""
     metadata, status = raw["metadata"], raw.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    ready = _condition(status, "Ready")
     return PodFacts(
         name=metadata["name"],
         pool=_pool(metadata.get("labels", {}).get(POOL_LABEL)),
         created=parse(metadata["creationTimestamp"]),
         phase=status.get("phase") or "Pending",
-        ready=ready is not None and ready.get("status") == "True",
+        ready=condition(status, "Ready").get("status") == "True",
         deleting=_deleting(raw),
         reason=status.get("reason") or "",
         unreachable_since=_unreachable_since(raw),
@@ -130,16 +128,17 @@ def _unreachable_since(raw: Raw) -> datetime | None:
     if _deleting(raw):
         return parse(raw["metadata"]["deletionTimestamp"])
     status = raw.get("status") or {}
-    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
-    if ready is None or containers is None or raw.get("spec", {}).get("readinessGates"):
+    ready, containers = condition(status, "Ready"), condition(status, "ContainersReady")
+    if raw.get("spec", {}).get("readinessGates"):
         return None
-    silent = status.get("phase") == "Running" and (ready["status"], containers["status"]) == ("False", "True")
+    are_ready = (ready.get("status"), containers.get("status"))
+    silent = status.get("phase") == "Running" and are_ready == ("False", "True")
     return parse_optional(ready.get("lastTransitionTime")) if silent else None
 
 
 def _unschedulable(status: Raw) -> str | None:
-    scheduled = _condition(status, "PodScheduled")
-    if scheduled is None or scheduled.get("reason") != "Unschedulable":
+    scheduled = condition(status, "PodScheduled")
+    if scheduled.get("reason") != "Unschedulable":
         return None
     return str(scheduled.get("message") or "no node fits")
 
@@ -159,5 +158,6 @@ def _ends(container: Raw) -> list[ContainerEnd]:
     ]
 
 
-def _condition(status: Raw, kind: str) -> Raw | None:
-    return next((c for c in status.get("conditions") or () if c.get("type") == kind), None)
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The condition of that type; empty where there is none."""
+    return next((entry for entry in status.get("conditions") or () if entry.get("type") == kind), {})

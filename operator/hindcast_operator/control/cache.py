@@ -1,6 +1,6 @@
 """What the watches have reported: the resources, and of their children the facts that decisions need."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -82,36 +82,30 @@ class Cache:
     def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> set[Key]:
         """An object is gone. Returns the resources that it concerns."""
         key = Key(kind.name, namespace, name)
-        if kind in kinds.RESOURCES:
-            known = self.resources.get(key)
-            if known is None or known.uid != uid:
-                return set()
-            del self.resources[key]
-            self._drop_references(known)
-            return {key} | self._by_reference.get(key, set())
-        child = self._children.get(key)
-        if child is None or child.uid != uid:
+        known = self._objects(kind).get(key)
+        if known is None or known.uid != uid:
             return set()
-        self._drop_child(child)
-        return {child.owner}
+        if isinstance(known, Child):
+            self._drop_child(known)
+            return {known.owner}
+        del self.resources[key]
+        self._drop_references(known)
+        return {key} | self._by_reference.get(key, set())
 
     def remove_all(self, kind: ObjectKind) -> set[Key]:
         """All objects of a kind are gone, the kind with them. Returns the resources that it concerns."""
         concerned: set[Key] = set()
-        for key, uid in list(self.known(kind)):
+        for key, uid in self.known(kind):
             concerned |= self.remove(kind, key.namespace, key.name, uid)
         return concerned
 
-    def known(self, kind: ObjectKind) -> Iterator[tuple[Key, str]]:
+    def known(self, kind: ObjectKind) -> list[tuple[Key, str]]:
         """Key and uid of each known object of a kind."""
-        if kind in kinds.RESOURCES:
-            for key, resource in self.resources.items():
-                if key.kind == kind.name:
-                    yield key, resource.uid
-            return
-        for key, child in self._children.items():
-            if key.kind == kind.name:
-                yield key, child.uid
+        return [(key, found.uid) for key, found in self._objects(kind).items() if key.kind == kind.name]
+
+    def _objects(self, kind: ObjectKind) -> Mapping[Key, Resource | Child]:
+        """Those of the kind, and of others like it."""
+        return self.resources if kind in kinds.RESOURCES else self._children
 
     def _put_resource(self, kind: ObjectKind, raw: Raw) -> set[Key]:
         metadata = raw["metadata"]

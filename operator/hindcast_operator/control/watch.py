@@ -146,7 +146,7 @@ async def compare(
     Returns the resources that it concerns.
     """
     # Objects that arrive while the lists are read may be missing from them.
-    before = list(cache.known(kind))
+    before = cache.known(kind)
     found: set[str] = set()
     concerned: set[Key] = set()
     for namespace in namespaces or (None,):

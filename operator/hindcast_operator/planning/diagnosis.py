@@ -113,22 +113,18 @@ def _of_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis
 
 
 def _unschedulable(name: str, pod: PodFacts) -> str:
-    scheduler = pod.unschedulable or ""
-    field = _resources(pod.pool)
-    if "nvidia.com/gpu" in scheduler:
-        fix = "add GPU nodes or lower spec.learners.gpus"
-    elif "Insufficient cpu" in scheduler:
-        fix = f"add nodes or lower {field}.cpu"
-    elif "Insufficient memory" in scheduler:
-        fix = f"add nodes or lower {field}.memory"
-    elif "Insufficient ephemeral-storage" in scheduler:
-        fix = f"add nodes or lower {field}.ephemeralStorage"
-    elif "taint" in scheduler:
-        fix = "add nodes or tolerate the taint (spec.cluster.tolerations)"
-    elif "selector" in scheduler or "affinity" in scheduler:
-        fix = "add matching nodes or change spec.cluster.nodeSelector"
-    else:
-        fix = "resolve what the scheduler reports"
+    scheduler, field = pod.unschedulable or "", _resources(pod.pool)
+    fixes = {
+        "nvidia.com/gpu": "add GPU nodes or lower spec.learners.gpus",
+        "Insufficient cpu": f"add nodes or lower {field}.cpu",
+        "Insufficient memory": f"add nodes or lower {field}.memory",
+        "Insufficient ephemeral-storage": f"add nodes or lower {field}.ephemeralStorage",
+        "taint": "add nodes or tolerate the taint (spec.cluster.tolerations)",
+        "selector": "add matching nodes or change spec.cluster.nodeSelector",
+        "affinity": "add matching nodes or change spec.cluster.nodeSelector",
+        "": "resolve what the scheduler reports",
+    }
+    fix = next(fix for sign, fix in fixes.items() if sign in scheduler)
     return f"no node can run {name}: {quoted(scheduler).rstrip('.')}; {fix}"
 
 

@@ -1,4 +1,4 @@
-"""What all commands share: the flags --json, --debug and --quiet, and how they fail."""
+"""What commands share: the flags --json, --debug and --quiet, how they fail, options of several of them."""
 
 import functools
 import inspect
@@ -15,6 +15,19 @@ from hindcast.cli.screen import Flags, Screen
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress and notes.")]
+
+Checkpoint = Annotated[
+    str, typer.Argument(help="Checkpoint, run folder (its best checkpoint) or dataset (its policy).")
+]
+ModuleClass = Annotated[
+    str | None, typer.Option(help="package.module:Class of the policy's network, if custom.")
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
+]
+KubeContext = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
+]
 
 _FLAGS = {"json": Json, "debug": Debug, "quiet": Quiet}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 import traceback
@@ -128,7 +129,6 @@ class Driver:
     reporting: Reporting
     keeper: Keeper
     _lines: ProgressLines = field(default_factory=ProgressLines, init=False)
-    _asked_to_stop: bool = field(default=False, init=False)
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
         """How the attempt ended; None if it was superseded."""
@@ -146,18 +146,20 @@ class Driver:
     def _supervise(self, signal: Interruption) -> AttemptOutcome | None:
         mailbox = Mailbox.open(self.pools.options("head"))
         work = self._start(mailbox)
-        terminated_at: float | None = None
+        asked, terminated_at = False, math.inf
         while True:
             ended, _ = ray.wait([work], timeout=_LOOK_S)
             self._take_mail(mailbox)
             if self.reporting.superseded or self.keeper.superseded:
                 ray.cancel(work, force=True)
                 return None
-            if signal.requested and terminated_at is None:
-                terminated_at = time.monotonic()
-            if self.reporting.checkpoint_wanted or signal.requested:
-                self._ask_to_stop(mailbox)
-            is_late = terminated_at is not None and time.monotonic() - terminated_at > _SIGTERM_S
+            if signal.requested:
+                terminated_at = min(terminated_at, time.monotonic())
+            if not asked and (self.reporting.checkpoint_wanted or signal.requested):
+                asked = True
+                print(f"{title(self.resource)}: stopping at the next safe point")
+                mailbox.request_stop()
+            is_late = time.monotonic() - terminated_at > _SIGTERM_S
             if ended or is_late:
                 return self._outcome(ray.get(work) if ended else None)
 
@@ -182,12 +184,6 @@ class Driver:
             line = self._lines.line(mail.progress)
             if line is not None:
                 print(line)
-
-    def _ask_to_stop(self, mailbox: Mailbox) -> None:
-        if not self._asked_to_stop:
-            self._asked_to_stop = True
-            print(f"{title(self.resource)}: stopping at the next safe point")
-            mailbox.request_stop()
 
     def _outcome(self, ended: Finished | AttemptOutcome | None) -> AttemptOutcome:
         """The outcome of the work, given who asked it to end; `ended` is None if it has not ended."""

@@ -169,11 +169,9 @@ class Reporting:
 def progress_status(progress: Progress, seconds_left: float | None, at: str) -> ProgressStatus:
     """Progress as the resource's status has it."""
     counts = {name: int(progress.metrics[name]) for name in _COUNTS if name in progress.metrics}
-    unit = progress.unit.removesuffix("s")
-    if progress.unit in ("timesteps", "episodes"):
-        counts[progress.unit] = int(progress.done)
-    elif unit == "iteration":
-        counts[unit] = int(progress.done)
+    counted = "iteration" if progress.unit == "iterations" else progress.unit
+    if counted in _COUNTS:
+        counts[counted] = int(progress.done)
     share = 100 * progress.done / progress.total if progress.total else None
     score = progress.metrics.get("return")
     return ProgressStatus(

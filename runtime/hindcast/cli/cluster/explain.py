@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from hindcast.api.attempt import WAITED_OUT
 from hindcast.api.run_policy import RunPolicy
+from hindcast_operator.extract import condition
 from hindcast_operator.extract import pod as pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
 from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL, references
@@ -121,7 +122,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
     metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status") or {}
     runs = tuple(status.get("runs") or ())
     revision = int(spec.get("revision", 1))
-    ready = _condition(status, "Ready")
+    ready = condition(status, "Ready")
     state = str(status.get("state") or UNSEEN)
     return Explanation(
         kind=str(resource["kind"]),
@@ -158,10 +159,6 @@ DEFAULT_RETRIES: Final[int] = RunPolicy().backoff_limit
 """Of resources and platforms that do not say otherwise."""
 
 
-def _condition(status: Raw, type_: str) -> Raw:
-    return next((entry for entry in status.get("conditions") or () if entry.get("type") == type_), {})
-
-
 def _since(state: str, resource: Raw) -> datetime | None:
     """From what is recorded of that state; conditions keep their time while only their reason changes."""
     status = resource.get("status") or {}
@@ -173,11 +170,11 @@ def _since(state: str, resource: Raw) -> datetime | None:
         "Running": run.get("heard"),
         "Suspending": run.get("askedToStop"),
         "Retrying": run.get("finished"),
-        "Suspended": _condition(status, "Suspended").get("lastTransitionTime"),
-        "Stalled": _condition(status, "Stalled").get("lastTransitionTime"),
-        "Succeeded": _condition(status, "Finished").get("lastTransitionTime"),
-        "Failed": _condition(status, "Finished").get("lastTransitionTime"),
-    }.get(state, _condition(status, "Ready").get("lastTransitionTime"))
+        "Suspended": condition(status, "Suspended").get("lastTransitionTime"),
+        "Stalled": condition(status, "Stalled").get("lastTransitionTime"),
+        "Succeeded": condition(status, "Finished").get("lastTransitionTime"),
+        "Failed": condition(status, "Finished").get("lastTransitionTime"),
+    }.get(state, condition(status, "Ready").get("lastTransitionTime"))
     return parse_optional(found)
 
 

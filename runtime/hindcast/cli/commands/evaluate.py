@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hindcast.cli.command import command
-from hindcast.cli.options import Checkpoint, ModuleClass
+from hindcast.cli.command import Checkpoint, ModuleClass, command
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from hindcast.cli.command import command
-from hindcast.cli.options import KubeContext, ModuleClass
+from hindcast.cli.command import KubeContext, ModuleClass, command
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 

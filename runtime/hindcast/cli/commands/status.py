@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hindcast.cli.command import command
-from hindcast.cli.options import KubeContext, Namespace
+from hindcast.cli.command import KubeContext, Namespace, command
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
