@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from hindcast.serve.client import PolicyClient as PolicyClient
     from hindcast.serve.client import Unreachable as Unreachable
     from hindcast.serve.episode_writer import EpisodeWriter as EpisodeWriter
+    from hindcast.serve.messages import UnknownEpisode as UnknownEpisode
     from hindcast.serve.policy_server import PolicyServer as PolicyServer
-    from hindcast.serve.unknown import UnknownEpisode as UnknownEpisode
 
 _WHERE = {
     **dict.fromkeys(
@@ -156,7 +156,7 @@ _WHERE = {
     "SCHEMA": "hindcast.pipeline.batch_prelearner",
     "SingleAgentEpisode": "hindcast.episodes.episode",
     "Unreachable": "hindcast.serve.client",
-    "UnknownEpisode": "hindcast.serve.unknown",
+    "UnknownEpisode": "hindcast.serve.messages",
     "register_input": "hindcast.builder.batch_io.inputs",
     "register_env": "hindcast.builder.user_objects",
 }
