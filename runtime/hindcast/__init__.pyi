@@ -80,7 +80,7 @@ from hindcast.serve.client import PolicyClient as PolicyClient
 from hindcast.serve.client import Unreachable as Unreachable
 from hindcast.serve.episode_writer import EpisodeWriter as EpisodeWriter
 from hindcast.serve.policy_server import PolicyServer as PolicyServer
-from hindcast.serve.unknown import UnknownEpisode as UnknownEpisode
+from hindcast.serve.messages import UnknownEpisode as UnknownEpisode
 from hindcast.version import __version__ as __version__
 
 def __getattr__(name: str) -> Any: ...

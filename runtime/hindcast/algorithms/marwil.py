@@ -96,10 +96,8 @@ class MARWIL(Algorithm):
             raise SpecError(
                 "config.bcLogstdCoeff applies to Gaussian policies only, and the actions are discrete: leave it at 0."
             )
-        start, rate = (
-            options.moving_average_sqd_adv_norm_start,
-            options.moving_average_sqd_adv_norm_update_rate,
-        )
+        start = options.moving_average_sqd_adv_norm_start
+        rate = options.moving_average_sqd_adv_norm_update_rate
         return nn.ModuleDict({"policy": policy, "scale": AdvantageScale(start, rate)})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:

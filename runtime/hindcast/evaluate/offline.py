@@ -198,7 +198,7 @@ class Judge:
             self._behaved = self._behaviour(policy, check)
         behaved = self._behaved if has_ratios else None
         window = target.remembering(self._window) if target.is_stateful else self._window
-        return _Case(target, window, behaved, self._options, check, critic=critic).report()
+        return _Case(target, window, behaved, self._options, check, critic).report()
 
     def _behaviour(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
         """`[S]` log-probabilities of what was recorded: as recorded, else those of a clone, with its calibration."""
@@ -233,35 +233,20 @@ def _hint(target: TargetPolicy) -> str:
     return "; evaluate it with sampled actions (explore)" if samples else ""
 
 
+@dataclass(eq=False)
 class _Case:
-    """A policy, recorded episodes, and what follows from them."""
+    """A policy, recorded episodes, and what follows from them.
 
-    def __init__(
-        self,
-        target: TargetPolicy,
-        window: WindowData,
-        behaved: tuple[Tensor, Calibration | None] | None,
-        options: OfflineOptions,
-        check: Check,
-        *,
-        critic: Critic | None,
-    ) -> None:
-        self._target, self._window, self._options, self._check = target, window, options, check
-        self._critic = critic
-        self._calibration = None if behaved is None else behaved[1]
-        log_ratio = None
-        if behaved is not None:
-            log_ratio = np.asarray((over_steps(window, target.logp) - behaved[0]).numpy())
-        self._model = self._fitted()
-        self._all = Evidence(
-            length=np.asarray(window.length.numpy()),
-            rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
-            gamma=options.gamma,
-            log_ratio=log_ratio,
-            values=self._model and self._model.values,
-            clip=options.clip,
-        )
-        self._counts = resamples(len(self._all.length), options.resamples, options.seed)
+    Attributes:
+        behaved: log-probabilities of what was recorded, see `Judge`; None where there are no ratios.
+    """
+
+    target: TargetPolicy
+    window: WindowData
+    behaved: tuple[Tensor, Calibration | None] | None
+    options: OfflineOptions
+    check: Check
+    critic: Critic | None
 
     def report(self) -> OfflineReport:
         shown = {name: self._estimate(name) for name in self._found}
@@ -272,23 +257,42 @@ class _Case:
             behaviour=behaviour,
             estimates=shown,
             refused=self._refused,
-            calibration=self._calibration,
+            calibration=None if self.behaved is None else self.behaved[1],
             effective_episodes=self._effective,
             signals=self._signals(),
             verdict=self._verdict(),
         )
 
-    def _fitted(self) -> CrossFitted | None:
-        fit = self._options.fit
-        if fit is None or self._target.is_stateful:
-            return None
-        return cross_fitted(
-            self._target,
-            self._window,
-            fit,
-            self._options.seed,
-            lambda done: self._check("model", done, 2 * fit.updates),
+    @cached_property
+    def _all(self) -> Evidence:
+        """All that is known, ratios that may be refused among it."""
+        window, log_ratio = self.window, None
+        if self.behaved is not None:
+            log_ratio = np.asarray((over_steps(window, self.target.logp) - self.behaved[0]).numpy())
+        return Evidence(
+            length=np.asarray(window.length.numpy()),
+            rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
+            gamma=self.options.gamma,
+            log_ratio=log_ratio,
+            values=self._model and self._model.values,
+            clip=self.options.clip,
         )
+
+    @cached_property
+    def _model(self) -> CrossFitted | None:
+        fit = self.options.fit
+        if fit is None or self.target.is_stateful:
+            return None
+
+        def check(done: int) -> None:
+            self.check("model", done, 2 * fit.updates)
+
+        return cross_fitted(self.target, self.window, fit, self.options.seed, check)
+
+    @cached_property
+    def _counts(self) -> F64:
+        """`[1 + R, N]` resamples of the episodes."""
+        return resamples(len(self._all.length), self.options.resamples, self.options.seed)
 
     @cached_property
     def _effective(self) -> float | None:
@@ -300,7 +304,7 @@ class _Case:
     @cached_property
     def _refused(self) -> dict[str, str]:
         by_ratios: dict[str, str] = dict.fromkeys((*BY_RATIOS, *BY_BOTH), self._why_no_ratios)
-        no_model = "no model was asked for" if self._options.fit is None else STATE_UNSEEN
+        no_model = "no model was asked for" if self.options.fit is None else STATE_UNSEEN
         without_model = dict.fromkeys(("dm", *BY_BOTH), no_model)
         return (by_ratios if self._why_no_ratios else {}) | (
             without_model if self._all.values is None else {}
@@ -309,14 +313,14 @@ class _Case:
     @cached_property
     def _why_no_ratios(self) -> str:
         """Empty where there are."""
-        recorded = Columns.ACTION_LOGP in self._window.columns
-        if why := why_no_ratios(self._target, self._options, recorded):
+        recorded = Columns.ACTION_LOGP in self.window.columns
+        if why := why_no_ratios(self.target, self.options, recorded):
             return why
         assert self._effective is not None
         if self._effective >= LEAST_EFFECTIVE:
             return ""
         episodes = len(self._all.length)
-        unlike = "; the policy rarely does what the behaviour did" + _hint(self._target)
+        unlike = "; the policy rarely does what the behaviour did" + _hint(self.target)
         return (
             f"{formatting.plural(episodes, 'episode')} weigh as much as {formatting.significant(self._effective)} "
             f"equally weighted ones, and {LEAST_EFFECTIVE:.0f} are needed"
@@ -343,12 +347,12 @@ class _Case:
         return not_played(self._usable)
 
     def _estimate(self, name: str) -> Estimate:
-        values, level = self._found[name], self._options.level
+        values, level = self._found[name], self.options.level
         value = float(values[0])
         if name == "dm":
-            assert self._options.fit is not None
+            assert self.options.fit is not None
             assert self._model is not None
-            freedom = 2 * (self._options.fit.members - 1)
+            freedom = 2 * (self.options.fit.members - 1)
             return Estimate(value, student(value, self._model.spread, level, freedom, self._most_missed))
         beyond = self._not_played.get(name, 0.0)
         interval = jackknife(value, self._contributions[name], level, beyond)
@@ -371,7 +375,7 @@ class _Case:
     def _most_missed(self) -> float:
         """The same at the far end of its interval; as it is where that rests on one episode."""
         missed, contributions = self._misses
-        return max(map(abs, jackknife(missed, contributions, self._options.level) or (missed,)))
+        return max(map(abs, jackknife(missed, contributions, self.options.level) or (missed,)))
 
     def _verdict(self) -> Verdict:
         """By ratios and model where there are both, else by ratios, else by the model."""
@@ -389,7 +393,7 @@ class _Case:
 
     def _signals(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        head = self._target.module.action_head
+        head = self.target.module.action_head
         if head.discrete:
             found["action_agreement"] = self._mean(self._agrees)
         if head.stochastic or not head.noise_size:
@@ -398,14 +402,14 @@ class _Case:
             found["td_error"] = float(np.sqrt(np.square(self._all.surprise).mean()))
             found["mean_q"] = float(self._all.values.taken.mean())
             found["max_q"] = float(self._all.values.taken.max())
-        return found if self._critic is None else found | self._critic_signals(self._critic)
+        return found if self.critic is None else found | self._critic_signals(self.critic)
 
     @torch.no_grad()
     def _critic_signals(self, critic: Critic) -> dict[str, float]:
-        starts = self._window.gather(torch.from_numpy(self._all.first))
-        generator = torch.Generator().manual_seed(self._options.seed)
-        actions, weights = self._target.choices(starts, _SAMPLES, generator)
-        taken = over_steps(self._window, critic)
+        starts = self.window.gather(torch.from_numpy(self._all.first))
+        generator = torch.Generator().manual_seed(self.options.seed)
+        actions, weights = self.target.choices(starts, _SAMPLES, generator)
+        taken = over_steps(self.window, critic)
         return {
             "critic_initial_value": float((critic(starts, actions) * weights).sum(0).mean()),
             "critic_mean_q": float(taken.mean()),
@@ -413,10 +417,10 @@ class _Case:
         }
 
     def _mean(self, compute: Callable[[Batch], Tensor]) -> float:
-        return float(over_steps(self._window, compute).double().mean())
+        return float(over_steps(self.window, compute).double().mean())
 
     def _agrees(self, batch: Batch) -> Tensor:
-        return same(self._target.distribution(batch).mode(), actions_of(batch)).double()
+        return same(self.target.distribution(batch).mode(), actions_of(batch)).double()
 
     def _imitates(self, batch: Batch) -> Tensor:
-        return self._target.distribution(batch).imitation_loss(actions_of(batch)).detach()
+        return self.target.distribution(batch).imitation_loss(actions_of(batch)).detach()

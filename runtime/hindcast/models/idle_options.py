@@ -34,19 +34,15 @@ def idle_options(policy: Policy, model: ModelSpec) -> dict[str, str]:
         model: what it was built from, as the user gave it.
     """
     given = model.model_dump(by_alias=True, exclude_defaults=True)
-    cases = _of_preprocessing(policy)
+    seen = policy.preprocessing
+    cases: list[_Case] = [
+        (not seen.filters, "no observation is a Box of floats", ("observationFilter",)),
+        (not seen.stacked_leaves, "no observation is a Box with axes", ("frameStack",)),
+    ]
     if not is_the_users(type(policy.module)):
         cases += _of_networks(policy.module, model)
     found = {option: why for is_so, why, options in cases if is_so for option in options}
     return {option: why for option, why in found.items() if option in given}
-
-
-def _of_preprocessing(policy: Policy) -> list[_Case]:
-    seen = policy.preprocessing
-    return [
-        (not seen.filters, "no observation is a Box of floats", ("observationFilter",)),
-        (not seen.stacked_leaves, "no observation is a Box with axes", ("frameStack",)),
-    ]
 
 
 def _of_networks(module: RLModule, model: ModelSpec) -> list[_Case]:

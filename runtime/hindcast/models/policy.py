@@ -52,12 +52,12 @@ class Actions(NamedTuple):
 
 
 class Playing(NamedTuple):
-    """What a policy keeps of one running episode.
+    """What a policy keeps of one running episode, or of those in its slots.
 
     Attributes:
         preprocessing: with the episode's frames.
         states: with its recurrent state.
-        generator: where its noise comes from.
+        generator: where its noise comes from; that of slots comes from the caller.
     """
 
     preprocessing: Preprocessing
@@ -94,7 +94,7 @@ class Policy:
         device = next(module.parameters()).device
         self._device = None if device.type == "cpu" else device
         self._initial_states = partial(module.initial_states, device=device)
-        self._states = SlotStates(self._initial_states)
+        self._slots = Playing(preprocessing, SlotStates(self._initial_states), np.random.default_rng())
         self._is_stateful = module.is_stateful()
         self.reset()
 
@@ -222,7 +222,7 @@ class Policy:
         rows = self._one_row(obs)
         noise = self.draw_noise(playing.generator, 1) if explore else None
         rewards = None if reward is None else np.array([reward])
-        return self._act(playing.preprocessing, playing.states, rows, noise, None, rewards=rewards)
+        return self._act(playing, rows, noise, None, rewards)
 
     def act(
         self,
@@ -245,7 +245,7 @@ class Policy:
         Raises:
             DataError: the policy looks at rewards, and none are given.
         """
-        return self._act(self.preprocessing, self._states, obs, noise, is_first, rewards=rewards)
+        return self._act(self._slots, obs, noise, is_first, rewards)
 
     @torch.inference_mode()
     def compute_actions(
@@ -290,15 +290,13 @@ class Policy:
     @torch.inference_mode()
     def _act(
         self,
-        preprocessing: Preprocessing,
-        states: SlotStates,
+        playing: Playing,
         obs: Any,
         noise: F32 | None,
         is_first: NDArray[np.bool_] | None,
-        *,
         rewards: NDArray[np.float64] | None,
     ) -> Actions:
-        rows = preprocessing.observe(obs, is_first)
+        rows, states = playing.preprocessing.observe(obs, is_first), playing.states
         batch = self._tensors(rows)
         if self._is_stateful:
             batch |= states.before(_count(rows), is_first)

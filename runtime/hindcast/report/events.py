@@ -65,3 +65,26 @@ class Reporter:
 
     def finished(self, outcome: Outcome) -> None:
         """A resource ended without an error."""
+
+
+class Once(Reporter):
+    """Forwards everything, but each note only once: many trainings of the same data have the same ones.
+
+    Args:
+        reporter: receives it; None drops everything.
+    """
+
+    def __init__(self, reporter: Reporter | None) -> None:
+        self._reporter = reporter or Reporter()
+        self._noted: set[str] = set()
+
+    def progress(self, progress: Progress) -> None:
+        self._reporter.progress(progress)
+
+    def note(self, resource: str, message: str) -> None:
+        if message not in self._noted:
+            self._noted.add(message)
+            self._reporter.note(resource, message)
+
+    def finished(self, outcome: Outcome) -> None:
+        self._reporter.finished(outcome)

@@ -13,7 +13,7 @@ from hindcast.builder.config import AlgorithmConfig
 from hindcast.builder.values import plain
 from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
 from hindcast.learn.checkpoint import find_checkpoint
-from hindcast.report.events import Progress, Reporter
+from hindcast.report.events import Once, Progress, Reporter
 from hindcast.run.carry_out import InFiles, check_early, inputs_to_train, train_here
 from hindcast.run.claim import run_folder, title
 from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
@@ -33,7 +33,6 @@ from hindcast.search.found import (
     with_interval,
 )
 from hindcast.search.measuring import confirmation, measured
-from hindcast.search.once import Once
 from hindcast.search.page import PAGE_FILE, write_search_page
 from hindcast.search.space import Over, Range
 from hindcast.search.trials import SearchPlan, plan_of

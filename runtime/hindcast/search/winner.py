@@ -8,12 +8,11 @@ from hindcast.api.training import StopSpec
 from hindcast.errors import OutputConflict, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.learn.checkpoint_record import RECORD
-from hindcast.report.events import Outcome, Reporter
+from hindcast.report.events import Once, Outcome, Reporter
 from hindcast.run.carry_out import InFiles, carry_out_training
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import interruptible
 from hindcast.search.found import Run, Search
-from hindcast.search.once import Once
 from hindcast.search.trials import with_evaluation
 from hindcast.storage.location import resolve
 

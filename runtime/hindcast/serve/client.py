@@ -12,8 +12,7 @@ from typing import Any, Final, SupportsFloat
 from urllib.parse import urlsplit
 
 from hindcast.errors import DataError, SpecError, UserError
-from hindcast.serve.messages import with_arrays
-from hindcast.serve.unknown import UnknownEpisode
+from hindcast.serve.messages import UnknownEpisode, with_arrays
 
 _PAUSES_S: Final = (0.0, 0.1, 0.5)
 _BROKEN: Final = (http.client.HTTPException, OSError)

@@ -21,9 +21,8 @@ import orjson
 from hindcast.episodes.nested import with_tuples_of
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError, StorageError, UserError
-from hindcast.serve.messages import plain
+from hindcast.serve.messages import UnknownEpisode, plain
 from hindcast.serve.policy_server import PolicyServer
-from hindcast.serve.unknown import UnknownEpisode
 from hindcast.storage.failures import reason_of
 
 _IDLE_S: Final = 300.0
@@ -142,9 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Whether the server is running."""
         is_health = self.path.strip("/") == "health"
-        self._send(
-            *(_answer(200, {"status": "ok"}) if is_health else _refusal(404, "GET is for /health only"))
-        )
+        answer = _answer(200, {"status": "ok"}) if is_health else _refusal(404, "GET is for /health only")
+        self._send(*answer)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged: they carry the token."""

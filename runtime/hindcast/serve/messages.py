@@ -1,4 +1,4 @@
-"""Values in JSON: arrays as lists, tuples marked as such."""
+"""What servers and clients share: values in JSON, and the error for an episode that is not running."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from hindcast.errors import DataError
+
 _TUPLE: Final = "tuple"
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold; `with_arrays` takes it back."""
+    """What JSON can hold, arrays as lists and tuples marked as such; `with_arrays` takes it back."""
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -31,3 +33,15 @@ def with_arrays(value: Any) -> Any:
         array = np.array(value)
         return array.astype(np.float32) if array.dtype.kind == "f" else array
     return value
+
+
+class UnknownEpisode(DataError):
+    """An episode that is not running: it was never started, has ended, or was cut when its writer ended."""
+
+
+def unknown_episode(id_: str) -> UnknownEpisode:
+    """The error for an episode that is not running."""
+    return UnknownEpisode(
+        f"episode {id_!r} is not running: it was not started, has ended, or was cut when its writer was closed or "
+        "killed; start another one"
+    )

@@ -17,8 +17,8 @@ from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 from hindcast.models.policy import Actions, Playing, Policy
 from hindcast.serve.episode_writer import EpisodeWriter
+from hindcast.serve.messages import unknown_episode
 from hindcast.serve.steps import StepSchema
-from hindcast.serve.unknown import unknown_episode
 from hindcast.storage.location import Location
 from hindcast.threads import torch_threads
 

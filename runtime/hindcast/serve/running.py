@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import EMPTY_INFO, Columns, root
 from hindcast.episodes.convert import info_from_json, info_to_json
+from hindcast.serve.messages import unknown_episode
 from hindcast.serve.records import Record, Values
-from hindcast.serve.unknown import unknown_episode
 
 
 class RunningEpisode:
