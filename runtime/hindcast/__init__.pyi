@@ -79,8 +79,8 @@ from hindcast.rllib_names import override as override
 from hindcast.serve.client import PolicyClient as PolicyClient
 from hindcast.serve.client import Unreachable as Unreachable
 from hindcast.serve.episode_writer import EpisodeWriter as EpisodeWriter
-from hindcast.serve.policy_server import PolicyServer as PolicyServer
 from hindcast.serve.messages import UnknownEpisode as UnknownEpisode
+from hindcast.serve.policy_server import PolicyServer as PolicyServer
 from hindcast.version import __version__ as __version__
 
 def __getattr__(name: str) -> Any: ...

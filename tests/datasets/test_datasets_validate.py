@@ -147,7 +147,10 @@ SPEC = DataSpec(
 def test_a_spec_that_fits():
     check_spec(SPEC, spaces.Box(-1, 1, (4,)), spaces.Discrete(2), "data")
     check_spec(SPEC, None, None, "data")
-    check_spec(DataSpec({"obs": Leaf(None, (), "text")}), spaces.Text(5), None, "data")
+    text = DataSpec({name: Leaf(None, (), "text") for name in ("obs", "actions")})
+    check_spec(text, spaces.Text(5), None, "data")
+    with pytest.raises(DataError, match=r"'actions' is text, but .*; replace each text by a number"):
+        check_spec(text, spaces.Text(5), spaces.Discrete(2), "data")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,16 @@ def episodes_of(values: Any, rewards: Any = None, width: int = 1) -> dict[str, l
     return {"episodes": [episode]}
 
 
+def test_several_columns_of_rows_make_one_vector() -> None:
+    rows = {"age": np.arange(3), "weight": np.ones(3), "actions": np.zeros(3, int), "rewards": np.ones(3)}
+    rows["eps_id"] = np.array(["a", "a", "b"], dtype=object)
+    found = OfflinePreLearner._map_to_episodes(None, batch=rows, schema={"obs": ["age", "weight"]})
+    first, second = found["episodes"]
+    assert np.array_equal(first.get_observations(), [[0, 1], [1, 1], [1, 1]])
+    assert np.array_equal(second.get_observations(), [[2, 1], [2, 1]])
+    assert not first.extra_model_outputs
+
+
 class Right(OfflinePreLearner):
     def _map_to_episodes(self, batch, **kwargs):
         return episodes_of(batch["value"])

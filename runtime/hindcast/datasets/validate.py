@@ -63,7 +63,10 @@ def check_spec(
         for name, leaf_space in wanted.items():
             leaf = spec.leaves[name]
             if not _fits(leaf.dtype, leaf.shape, leaf_space):
-                raise DataError(f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}")
+                advice = "; replace each text by a number" if leaf.kind == "text" else ""
+                raise DataError(
+                    f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}"
+                )
 
 
 def check_block(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -116,23 +116,24 @@ def call_mapper(function: Callable[..., Any], rows: Rows, config: Any, **kwargs:
     )
 
 
-def episodes_of_rows(rows: Rows, schema: Mapping[str, str] | None = None) -> list[SingleAgentEpisode]:
+def episodes_of_rows(
+    rows: Rows, schema: Mapping[str, str | Sequence[str]] | None = None
+) -> list[SingleAgentEpisode]:
     """Rows of timesteps as episodes: those of one id are one, in the order of `t`, or in stored order.
 
     Args:
         rows: column -> `[rows, ...]`: `obs`, `actions`, `rewards`, `new_obs`, `terminateds` …
-        schema: from these names to those in the rows.
+        schema: from these names to those in the rows; of several, which make one vector, to a list.
     """
     names = {**SCHEMA, **(schema or {})}
-    known = {own: _unpacked(rows[name]) for own, name in names.items() if name in rows}
+    known = {own: _column(rows, name) for own, name in names.items() if rows.keys() >= _parts(name)}
+    taken = set[str]().union(*map(_parts, names.values()))
     count = len(known[Columns.OBS])
     ids = known.get(Columns.EPS_ID)
     by_id: dict[str, list[int]] = {}
     for row in range(count):
         by_id.setdefault(uuid.uuid4().hex if ids is None else str(ids[row]), []).append(row)
-    others = [
-        name for name in rows if name not in names.values() and name not in ("dones", "agent_index", "type")
-    ]
+    others = [name for name in rows if name not in taken and name not in ("dones", "agent_index", "type")]
     ends: Any = known.get(Columns.TERMINATEDS, rows.get("dones", np.zeros(count, np.bool_)))
     cut: Any = known.get(Columns.TRUNCATEDS, np.zeros(count, np.bool_))
     episodes = []
@@ -153,6 +154,16 @@ def episodes_of_rows(rows: Rows, schema: Mapping[str, str] | None = None) -> lis
             )
         )
     return episodes
+
+
+def _column(rows: Rows, name: str | Sequence[str]) -> Any:
+    return (
+        _unpacked(rows[name]) if isinstance(name, str) else np.stack([rows[part] for part in name], axis=-1)
+    )
+
+
+def _parts(name: str | Sequence[str]) -> set[str]:
+    return {name} if isinstance(name, str) else {*name}
 
 
 def episodes_of_batches(rows: Rows) -> list[SingleAgentEpisode]:
