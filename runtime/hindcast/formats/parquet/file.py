@@ -94,8 +94,8 @@ class ParquetFile(DataFile):
         super().abort()
 
     def _put(self, group: EncodedEpisodes) -> None:
-        completed = pa.concat_tables([self._schema.empty_table(), group.table], promote_options="default")
-        table = completed.combine_chunks()
+        no_rows = pa.Table.from_batches([], self._schema)
+        table = pa.concat_tables([no_rows, group.table], promote_options="default").combine_chunks()
         self._writer.write_table(table, row_group_size=len(table))
 
 
