@@ -1,15 +1,15 @@
-"""What the writer writes to: a file being written, and the encoded episodes that go into it."""
+"""What the writer writes: the rows that an encoder makes of episodes, and the file that they go into."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from hindcast.episodes.block import I64
+from hindcast.episodes.block import I64, Block
 from hindcast.formats.entries import FileEntry, RowGroup
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.location import Location
@@ -96,3 +96,45 @@ class DataFile(ABC):
     @abstractmethod
     def _put(self, group: EncodedEpisodes) -> None:
         """Write the rows of a group."""
+
+
+class RowEncoder(ABC):
+    """Makes rows of blocks that fit one spec, and the files that they go into.
+
+    Attributes:
+        suffix: how the files' names end.
+        compressions: those that the files can have, by their names in a resource; the first is the default.
+    """
+
+    suffix: str
+    compressions: tuple[str, ...]
+
+    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        """The block's episodes as they are encoded, in order: one that is too long in fragments, each on its own.
+
+        Here they are never cut.
+
+        Yields:
+            A piece, and whether it continues the episode of the piece before.
+        """
+        yield block, False
+
+    @abstractmethod
+    def encode(self, block: Block) -> EncodedEpisodes:
+        """A piece's episodes as rows.
+
+        Raises:
+            DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
+        """
+
+    @abstractmethod
+    def open(self, location: Location, schema: pa.Schema, compression: str) -> DataFile:
+        """A new file for rows of this schema.
+
+        Raises:
+            StorageError: with path and reason.
+        """
+
+    @abstractmethod
+    def overhead(self, schema: pa.Schema, groups: int) -> int:
+        """Bytes (at most, about) of a file with so many row groups, without its rows."""

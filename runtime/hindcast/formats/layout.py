@@ -1,13 +1,12 @@
-"""What a layout is: how episodes become rows of a file, and rows become episodes again.
+"""What a layout is: how rows of a file become episodes again, and what is said of rows that do not.
 
 Layouts know nothing of files, commits or manifests; `layouts` finds one by its name or by a file's schema, and the
-encoder that writes it.
+encoder that writes it (a `RowEncoder` of `data_file`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -18,11 +17,9 @@ from numpy.typing import NDArray
 from hindcast.episodes.batched import text_as_objects
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
-from hindcast.formats.data_file import DataFile, EncodedEpisodes
 from hindcast.formats.entries import EpisodePart
 from hindcast.formats.parquet.opening import damaged
 from hindcast.formats.spec import DataSpec
-from hindcast.storage.location import Location
 
 Fault = Literal["unreadable", "goes-on"]
 LEAVE_OUT: Final = "fix it, or leave out the column with `columns`"
@@ -48,6 +45,12 @@ class CellError(Exception):
         return RowError(damaged(path, f"row {row}: {self}"), row)
 
 
+def first_true(flags: NDArray[np.bool_]) -> int | None:
+    """The number of the first flag that is set; None if none is."""
+    found = np.flatnonzero(flags)
+    return int(found[0]) if len(found) else None
+
+
 def refuse_null(column: pa.ChunkedArray, name: str, expected: str = "") -> None:
     """Make sure that a column has no nulls.
 
@@ -57,8 +60,7 @@ def refuse_null(column: pa.ChunkedArray, name: str, expected: str = "") -> None:
     Raises:
         CellError: with the first row that has one.
     """
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+    if column.null_count and (row := first_true(column.is_null().to_numpy())) is not None:
         raise CellError(row, f"{name!r} is null{expected}")
 
 
@@ -108,48 +110,6 @@ def bytes_of(array: pa.Array) -> tuple[I64, NDArray[np.uint8]]:
         np.frombuffer(offsets or bytes(8), np.int64, count=len(array) + 1, offset=8 * array.offset),
         np.frombuffer(values or b"", np.uint8),
     )
-
-
-class RowEncoder(ABC):
-    """Makes rows of blocks that fit one spec, and the files that they go into.
-
-    Attributes:
-        suffix: how the files' names end.
-        compressions: those that the files can have, by their names in a resource; the first is the default.
-    """
-
-    suffix: str
-    compressions: tuple[str, ...]
-
-    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """The block's episodes as they are encoded, in order: one that is too long in fragments, each on its own.
-
-        Here they are never cut.
-
-        Yields:
-            A piece, and whether it continues the episode of the piece before.
-        """
-        yield block, False
-
-    @abstractmethod
-    def encode(self, block: Block) -> EncodedEpisodes:
-        """A piece's episodes as rows.
-
-        Raises:
-            DataError: a column that the spec does not have, lacks, or has with another dtype or shape.
-        """
-
-    @abstractmethod
-    def open(self, location: Location, schema: pa.Schema, compression: str) -> DataFile:
-        """A new file for rows of this schema.
-
-        Raises:
-            StorageError: with path and reason.
-        """
-
-    @abstractmethod
-    def overhead(self, schema: pa.Schema, groups: int) -> int:
-        """Bytes (at most, about) of a file with so many row groups, without its rows."""
 
 
 class Layout(Protocol):

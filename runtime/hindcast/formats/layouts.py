@@ -10,7 +10,8 @@ import pyarrow as pa
 from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ARROW_EPISODES, ArrowEncoder, ArrowEpisodes
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT, ColumnsEncoder
-from hindcast.formats.layout import Layout, RowEncoder
+from hindcast.formats.data_file import RowEncoder
+from hindcast.formats.layout import Layout
 from hindcast.formats.messagepack.layout import (
     MESSAGEPACK_EPISODES,
     MessagePackEncoder,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.errors import DataError
 
@@ -213,11 +213,8 @@ class DataSpec:
     @property
     def has_float_actions(self) -> bool:
         """Whether some action leaf can be normalised at all."""
-        return any(
-            leaf.dtype is not None and leaf.dtype.kind == "f"
-            for name, leaf in self.leaves.items()
-            if root(name) == Columns.ACTIONS
-        )
+        dtypes = [self.leaves[name].dtype for name in leaves_of(Columns.ACTIONS, self.leaves)]
+        return any(dtype is not None and dtype.kind == "f" for dtype in dtypes)
 
     def merge(self, other: DataSpec) -> DataSpec:
         """What two specs without a `difference` have together."""

@@ -23,7 +23,7 @@ from hindcast.episodes.columns import DETAILS, Columns, per_observation
 from hindcast.episodes.details import NOTHING
 from hindcast.errors import DataError
 from hindcast.formats.data_file import EncodedEpisodes
-from hindcast.formats.layout import CellError, Contents, bytes_of, refuse_null
+from hindcast.formats.layout import CellError, Contents, bytes_of, first_true, refuse_null
 from hindcast.formats.parquet.description import describe, described
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.parquet.fragments import find_continued
@@ -77,8 +77,7 @@ class ArrowEpisodes:
         """
         own: dict[str, Any] = {name: _numpy(table, name) for name in _READ_ALWAYS}
         length = own["length"]
-        if (length < 0).any():
-            row = int(np.flatnonzero(length < 0)[0])
+        if (row := first_true(length < 0)) is not None:
             raise CellError(row, f"length is {length[row]}: expected 0 or more")
         columns: dict[str, NDArray[Any]] = {}
         for name in leaves:
@@ -173,9 +172,7 @@ def _decode_leaf(cells: pa.ChunkedArray, name: str, leaf: Leaf, counts: I64) -> 
     sizes, values = _cell_bytes(cells, name)
     if leaf.dtype is None:
         return _decode_strings(sizes, values, name, counts)
-    wrong = np.flatnonzero(sizes != counts * leaf.itemsize)
-    if len(wrong):
-        row = int(wrong[0])
+    if (row := first_true(sizes != counts * leaf.itemsize)) is not None:
         raise CellError(
             row,
             f"{name!r} has {sizes[row]} bytes: expected {counts[row] * leaf.itemsize}, "

@@ -16,7 +16,7 @@ from hindcast.episodes.columns import SEPARATOR
 from hindcast.errors import DataError
 from hindcast.formats.columns.packed import is_packed, unpack_cells, unpickle_cells
 from hindcast.formats.columns.pickles import ArrayPickle
-from hindcast.formats.layout import CellError, numbers_or_text, refuse_null
+from hindcast.formats.layout import CellError, first_true, numbers_or_text, refuse_null
 from hindcast.formats.storable import Refused
 
 _TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
@@ -159,11 +159,11 @@ def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
     if pa.types.is_fixed_size_list(lists.type):
         return int(lists.type.list_size)
     lengths = np.diff(lists.offsets.to_numpy())
-    odd = np.flatnonzero(lengths != lengths[0]) if len(lengths) else lengths
-    if len(odd):
-        row = int(odd[0]) // int(np.prod(outer, dtype=np.int64))
-        raise CellError(row, f"{name!r} has {lengths[odd[0]]} numbers where the row before has {lengths[0]}")
-    return int(lengths[0]) if len(lengths) else 0
+    common = int(lengths[0]) if len(lengths) else 0
+    if (odd := first_true(lengths != common)) is not None:
+        row = odd // int(np.prod(outer, dtype=np.int64))
+        raise CellError(row, f"{name!r} has {lengths[odd]} numbers where the row before has {common}")
+    return common
 
 
 def _of_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:

@@ -14,6 +14,7 @@ from hindcast.formats import hdf5
 from hindcast.formats.columns.steps import NO_OUTPUTS
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.hdf5 import Dataset, Group
+from hindcast.formats.layout import first_true
 from hindcast.formats.tables.naming import listed, plan_of
 from hindcast.storage.location import Location
 
@@ -89,9 +90,7 @@ def flags(location: Location, dataset: Dataset, start: int, stop: int) -> Bool:
     found = hdf5.values(location, dataset, start, stop).reshape(stop - start, -1)
     if found.shape[1] != 1 or found.dtype.kind not in "biuf":
         raise DataError(f"{location} has {list(dataset.shape)} at {dataset.name}, where flags are expected")
-    wrong = np.flatnonzero((found != 0) & (found != 1))
-    if len(wrong):
-        row = int(wrong[0])
+    if (row := first_true((found != 0) & (found != 1))) is not None:
         raise DataError(
             f"{location}, row {start + row}: {dataset.name} is {found[row, 0]}, expected true or false"
         )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64
 from hindcast.errors import DataError
+from hindcast.formats.layout import first_true
 from hindcast.storage.location import Location
 
 HEADER: Final = 12
@@ -49,10 +50,9 @@ def lengths_of(location: Location) -> I64:
     fields = np.frombuffer(data, _FIELDS)
     starts = np.arange(len(fields)) * HEADER
     sums = masked_crc(np.frombuffer(data, np.uint8), starts, np.full(len(fields), 8))
-    wrong = np.flatnonzero(sums != fields["checksum"])
-    if len(wrong):
+    if (wrong := first_true(sums != fields["checksum"])) is not None:
         raise DataError(
-            f"{location} is damaged, truncated, compressed or not a TFRecord file: the header of record {wrong[0]} "
+            f"{location} is damaged, truncated, compressed or not a TFRecord file: the header of record {wrong} "
             "does not fit its checksum"
         )
     if at != size:
@@ -82,9 +82,8 @@ def records_of(location: Location, start: int, lengths: I64, first: int) -> tupl
         raise DataError(f"{location} became shorter while it was read: copy it again")
     starts = np.cumsum(lengths + HEADER + FOOTER) - lengths - FOOTER
     stored = data[(starts + lengths)[:, None] + np.arange(FOOTER)].copy().view("<u4").ravel()
-    wrong = np.flatnonzero(masked_crc(data, starts, lengths) != stored)
-    if len(wrong):
-        raise DataError(f"{location}, record {first + wrong[0]}: it does not fit its checksum; copy it again")
+    if (wrong := first_true(masked_crc(data, starts, lengths) != stored)) is not None:
+        raise DataError(f"{location}, record {first + wrong}: it does not fit its checksum; copy it again")
     return data, starts
 
 

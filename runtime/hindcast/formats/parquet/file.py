@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.episodes.block import I64, Block
-from hindcast.formats.data_file import DataFile, EncodedEpisodes
+from hindcast.formats.data_file import DataFile, EncodedEpisodes, RowEncoder
 from hindcast.formats.entries import FileEntry
-from hindcast.formats.layout import RowEncoder
 from hindcast.formats.parquet.description import index_metadata
 from hindcast.formats.parquet.fragments import split_long
 from hindcast.storage.atomic import AtomicFile
@@ -95,11 +94,8 @@ class ParquetFile(DataFile):
         super().abort()
 
     def _put(self, group: EncodedEpisodes) -> None:
-        table = group.table
-        for name in set(self._schema.names) - set(table.column_names):
-            field = self._schema.field(name)
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-        table = table.select(self._schema.names).combine_chunks()
+        no_rows = pa.Table.from_batches([], self._schema)
+        table = pa.concat_tables([no_rows, group.table], promote_options="default").combine_chunks()
         self._writer.write_table(table, row_group_size=len(table))
 
 

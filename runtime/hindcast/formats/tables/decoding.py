@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, is_text, leaves_of
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.layout import LEAVE_OUT, CellError, RowError
+from hindcast.formats.layout import LEAVE_OUT, CellError, RowError, first_true
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf, kind_of
 from hindcast.formats.tables.filters import passing
@@ -230,8 +230,7 @@ def _filled(table: pa.Table, plan: TablePlan, ended: Bool, zero_final: bool) -> 
             if not column.null_count or pa.types.is_null(column.type):
                 continue
             null = column.is_null().to_numpy()
-            if (null & ~ended).any():
-                row = int(np.flatnonzero(null & ~ended)[0])
+            if (row := first_true(null & ~ended)) is not None:
                 raise CellError(
                     row, f"{then!r} is null in a row that does not end an episode: fill it, or flag the end"
                 )

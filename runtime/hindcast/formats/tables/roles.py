@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.arrays import is_text, storage_of
-from hindcast.formats.layout import CellError, refuse_null
+from hindcast.formats.layout import CellError, first_true, refuse_null
 from hindcast.formats.rows import ACTORS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
 
@@ -59,9 +59,7 @@ def _flags(table: pa.Table, plan: TablePlan, own: str) -> Bool:
         true, false = pc.equal(column, 1), pc.equal(column, 0)
     else:
         raise CellError(0, f"{name!r} is a column of {column.type}: expected true or false")
-    wrong = np.flatnonzero(~pc.or_(true, false).to_numpy())
-    if len(wrong):
-        row = int(wrong[0])
+    if (row := first_true(~pc.or_(true, false).to_numpy())) is not None:
         raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_EXPECTED}")
     return true.to_numpy()
 
@@ -182,7 +180,6 @@ def _whole(column: pa.ChunkedArray, name: str) -> I64:
     if not pa.types.is_floating(column.type):
         raise CellError(0, f"{name!r} is a column of {column.type}: expected whole numbers")
     values = column.to_numpy()
-    wrong = np.flatnonzero(values != np.floor(values))
-    if len(wrong):
-        raise CellError(int(wrong[0]), f"{name!r} is {values[wrong[0]]}: expected a whole number")
+    if (row := first_true(values != np.floor(values))) is not None:
+        raise CellError(row, f"{name!r} is {values[row]}: expected a whole number")
     return values.astype(np.int64)

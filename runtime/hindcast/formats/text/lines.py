@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64
 from hindcast.errors import DataError
-from hindcast.formats.data_file import DataFile, EncodedEpisodes
-from hindcast.formats.layout import RowEncoder, bytes_of
+from hindcast.formats.data_file import DataFile, EncodedEpisodes, RowEncoder
+from hindcast.formats.layout import bytes_of
 from hindcast.storage.location import Location
 
 _SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
