@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
 from hindcast.datasets.content import contents_of, find_repeats
 from hindcast.datasets.episode_dataset import EpisodeDataset
@@ -12,31 +10,20 @@ from hindcast.datasets.footers import Indexed
 from hindcast.formats.entries import EpisodePart
 from hindcast.formats.spec import DataSpec
 
-Place = tuple[int, int, int]  # file, row group, stored row
-
-
-class StoredRow(NamedTuple):
-    """A row of a file.
-
-    Attributes:
-        place: which it is.
-        run: what it is of an episode; None in a file that Hindcast wrote, whose rows are not known yet.
-        steps: how many it has.
-        continues: it is marked as continuing the row before.
-    """
-
-    place: Place
-    run: EpisodePart | None
-    steps: int
-    continues: bool
+StoredRow = tuple[int, int, int]  # file, row group, stored row
 
 
 def stitch(files: Sequence[Indexed]) -> list[Indexed]:
     """The files, with runs marked that continue the one before, across row groups and files."""
     if not any(file.runs for file in files):
         return list(files)
-    neighbours = pairwise(_stored_rows(files))
-    return _marked(files, {row.place for before, row in neighbours if _follows(row, before)}, "continued")
+    continued: set[StoredRow] = set()
+    before: tuple[EpisodePart, int] | None = None
+    for row, run, steps, _ in _stored_rows(files):
+        if run is not None and before is not None and _follows(run, *before):
+            continued.add(row)
+        before = None if run is None else (run, steps)
+    return _marked(files, continued, "continued")
 
 
 def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], int]:
@@ -49,28 +36,31 @@ def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], 
     """
     if not any(file.runs for file in files):
         return files, 0
-    episodes: list[list[StoredRow]] = []
-    for row in _stored_rows(files):
-        if not episodes or not row.continues:
-            episodes.append([])
-        episodes[-1].append(row)
-    ids = {number: rows[0].run.eps_id for number, rows in enumerate(episodes) if rows[0].run is not None}
+    episodes: list[tuple[EpisodePart | None, list[StoredRow]]] = []
+    for row, run, _, continues in _stored_rows(files):
+        if not episodes or not continues:
+            episodes.append((run, []))
+        episodes[-1][1].append(row)
+    ids = {number: run.eps_id for number, (run, _) in enumerate(episodes) if run is not None}
     repeats = find_repeats(ids, lambda several: contents_of(EpisodeDataset(spec, files), several))
-    dropped = {row.place for number in repeats.same for row in episodes[number]}
+    dropped = {row for number in repeats.same for row in episodes[number][1]}
     return _marked(files, dropped, "dropped"), len(repeats.same)
 
 
-def _stored_rows(files: Sequence[Indexed]) -> Iterator[StoredRow]:
-    """All rows of all files, in order."""
+def _stored_rows(files: Sequence[Indexed]) -> Iterator[tuple[StoredRow, EpisodePart | None, int, bool]]:
+    """All rows of all files in order, each with what its file says of it, its steps, and whether it is `continued`.
+
+    A file that Hindcast wrote says nothing: its rows are not known yet.
+    """
     for number, file in enumerate(files):
         runs = iter(file.runs)
         for i, group in enumerate(file.entry.row_groups):
             continued = set(group.continued)
             for row, steps in enumerate(group.lengths):
-                yield StoredRow((number, i, row), next(runs, None), steps, row in continued)
+                yield (number, i, row), next(runs, None), steps, row in continued
 
 
-def _marked(files: Sequence[Indexed], stored: set[Place], field: str) -> list[Indexed]:
+def _marked(files: Sequence[Indexed], stored: set[StoredRow], field: str) -> list[Indexed]:
     """The files with these rows among the `continued` or `dropped` ones of their row groups."""
     rows: dict[tuple[int, int], list[int]] = {}
     for number, i, row in stored:
@@ -87,8 +77,7 @@ def _marked(files: Sequence[Indexed], stored: set[Place], field: str) -> list[In
     return marked
 
 
-def _follows(row: StoredRow, before: StoredRow) -> bool:
-    run, earlier = row.run, before.run
-    if run is None or earlier is None or run.eps_id != earlier.eps_id or earlier.ended:
+def _follows(run: EpisodePart, before: EpisodePart, steps: int) -> bool:
+    if run.eps_id != before.eps_id or before.ended:
         return False
-    return run.t_started == earlier.t_started + before.steps
+    return run.t_started == before.t_started + steps

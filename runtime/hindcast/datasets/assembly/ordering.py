@@ -199,7 +199,7 @@ def _as_stored(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
     if chain and len(doubtful) and has_next(steps):
         chained, rows = chained_episodes(steps, doubtful)
         is_chained = np.isin(steps.episode[index], chained)
-        found |= _repeated_rows(steps, np.setdiff1d(index[is_chained], rows), rules)
+        found |= _repeated_rows(steps, np.sort(index[is_chained & ~np.isin(index, rows)]), rules)
         index = np.concatenate([index[~is_chained], rows])
         index = index[np.argsort(steps.episode[index], kind="stable")]
         gap, _ = _broken(steps, index, chained)

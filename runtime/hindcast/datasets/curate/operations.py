@@ -15,7 +15,7 @@ from hindcast.datasets.target import Target
 from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.manifest import read_manifest
-from hindcast.storage.location import Location, resolve
+from hindcast.storage.location import Location
 
 _ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
 
@@ -71,9 +71,7 @@ def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, watch:
 
 def _origin_of(readings: Sequence[Reading]) -> dict[str, Any]:
     """What the manifests of all sources agree on about where the data come from."""
-    manifests = [
-        read_manifest(resolve(path, reading.filesystem)) for reading in readings for path in reading.paths
-    ]
+    manifests = [read_manifest(source) for reading in readings for source in reading.locations]
     known = [manifest for manifest in manifests if manifest is not None]
     if not known or len(known) < len(manifests):
         return {}
@@ -86,7 +84,7 @@ def _origin_of(readings: Sequence[Reading]) -> dict[str, Any]:
 
 def _refuse_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
     """Make sure that no destination is, contains or is inside a source or another destination."""
-    sources = [resolve(path, reading.filesystem) for reading in readings for path in reading.paths]
+    sources = [source for reading in readings for source in reading.locations]
     for number, target in enumerate(targets):
         for other in (*sources, *targets[:number]):
             if _is_inside(target, other) or _is_inside(other, target):

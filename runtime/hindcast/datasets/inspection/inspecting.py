@@ -149,5 +149,5 @@ def inspect_paths(
     columns: Sequence[str] | None = None,
 ) -> Summary:
     """`inspect_data` of files, folders and globs; with `columns`, of these alone."""
-    places = tuple(str(path) if isinstance(path, Path) else path for path in paths)
-    return inspect_data(Reading(places, options=ReadOptions(columns=columns)), sample_limit=sample_limit)
+    reading = Reading(tuple(paths), options=ReadOptions(columns=columns))
+    return inspect_data(reading, sample_limit=sample_limit)

@@ -109,7 +109,7 @@ class Sample:
         rewards = block.columns.get(Columns.REWARDS)
         if rewards is not None and rewards.ndim == 1:
             self.returns.append(returns_of(block))
-            self.rewarded += len(np.unique(block.episode_of_step[rewards != 0]))
+            self.rewarded += int(np.count_nonzero(np.bincount(block.episode_of_step[rewards != 0])))
 
     def _add_heads(self, unit: Unit) -> None:
         block = self._block(unit, [])

@@ -66,7 +66,7 @@ class Ready(NamedTuple):
         is_prepared: whether they were prepared.
     """
 
-    paths: list[str | Location]
+    paths: list[str | Path | Location]
     files: DataFiles
     dataset: EpisodeDataset
     notes: tuple[str, ...] = ()
@@ -114,9 +114,7 @@ def open_data(
         StorageError: storage that refuses or fails.
     """
     several = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
-    paths = tuple(
-        one if isinstance(one, Location) else str(one) for one in several if not isinstance(one, Reading)
-    )
+    paths = tuple(one for one in several if not isinstance(one, Reading))
     readings = [one for one in several if isinstance(one, Reading)]
     if paths or not several:
         readings.insert(0, Reading(paths))
@@ -174,14 +172,13 @@ def ready(
     """
     maker = Maker(reading, watch, ray_options or {})
     home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
-    locations = [resolve(path, reading.filesystem) for path in reading.paths]
     if reading.format not in ("Auto", "Parquet") or reading.options.schema:
-        return _foreign(maker, home, locations, None, verify)
-    where = ", ".join(map(str, locations))
+        return _foreign(maker, home, None, verify)
+    where = ", ".join(map(str, reading.locations))
     try:
-        files = look(locations, verify)
+        files = look(reading.locations, verify)
     except NotReadable as error:
-        return _foreign(maker, home, locations, error, verify)
+        return _foreign(maker, home, error, verify)
     columns = reading.options.columns if reading.is_plain else None
     dataset = dataset_of(projected(files.indexed, columns), where)
     check_options("Parquet", reading.options.options, ())
@@ -210,14 +207,13 @@ def _episodes(dataset: Dataset, unit: Unit) -> list[Block]:
     return [dataset.read(unit)]
 
 
-def _foreign(
-    maker: Maker, home: Location, locations: Sequence[Location], error: DataError | None, verify: bool
-) -> Ready:
+def _foreign(maker: Maker, home: Location, error: DataError | None, verify: bool) -> Ready:
     found = find(maker.reading)
     folder = home.child(digest(found, maker.reading))
     prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker, verify)
     files = {place.location.path for place in found if place.is_named}
-    folders = [place for path in locations for place in expand(path) if place.path not in files]
+    places = [place for location in maker.reading.locations for place in expand(location)]
+    folders = [place for place in places if place.path not in files]
     return prepared._replace(unfinished=tuple(filter(None, map(unfinished, folders))))
 
 

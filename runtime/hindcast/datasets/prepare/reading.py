@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hindcast.api.input import InputSource, PrepareSpec
 from hindcast.formats.format import ReadOptions
-from hindcast.storage.location import Location
+from hindcast.storage.location import Location, resolve
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Reading:
         filesystem: where the paths are, if they do not say it themselves.
     """
 
-    paths: tuple[str | Location, ...]
+    paths: tuple[str | Path | Location, ...]
     format: str = "Auto"
     options: ReadOptions = field(default_factory=ReadOptions)
     prepare: PrepareSpec = field(default_factory=PrepareSpec)
@@ -61,6 +62,11 @@ class Reading:
             mapper_given=mapper_given or {},
         )
         return cls((path,), source.format, options, source.prepare, source.actions_normalized)
+
+    @property
+    def locations(self) -> list[Location]:
+        """Where the paths are."""
+        return [resolve(path, self.filesystem) for path in self.paths]
 
     @property
     def is_plain(self) -> bool:

@@ -19,7 +19,7 @@ from hindcast.formats.dataset_folder.commits import exported_recording
 from hindcast.formats.format import Format, ReadOptions, is_hidden
 from hindcast.formats.media.mapping import mapper_source
 from hindcast.formats.registry import FORMATS, format_of, places
-from hindcast.storage.location import Location, broken_links, missing, resolve
+from hindcast.storage.location import Location, broken_links, missing
 from hindcast.user_code import import_object, source_digest
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -59,7 +59,7 @@ def find(reading: Reading) -> list[Place]:
         DataError: nothing is there, or something is named twice.
         StorageError: storage that refuses or fails.
     """
-    found = [place for path in reading.paths for place in _places(reading, resolve(path, reading.filesystem))]
+    found = [place for location in reading.locations for place in _places(reading, location)]
     check_distinct(place.location for place in found)
     return found
 
