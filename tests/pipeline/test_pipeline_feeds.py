@@ -205,6 +205,30 @@ def test_a_failure_while_loading_surfaces_in_next(kind, make_feed):
 
 
 @both
+def test_what_could_not_be_read_is_read_again_when_it_is_asked_for_again(kind, make_feed):
+    dataset, damaged = FakeDataset(UNITS), {3, 4}
+
+    def prelearn(unit, epoch):
+        if unit.id in damaged:
+            damaged.remove(unit.id)
+            raise DataError(f"file-{unit.id}.parquet is damaged")
+        return dataset.read(unit)
+
+    feed = make_feed(kind, dataset, prelearn=prelearn, window_steps=20, batch_size=1)
+    other = make_feed(kind, FakeDataset(UNITS), window_steps=20, batch_size=1)
+    for _ in range(STEPS):
+        expected = other.next()
+        while True:
+            try:
+                batch = feed.next()
+            except DataError:
+                continue
+            break
+        assert same(batch, expected)
+    assert not damaged
+
+
+@both
 def test_closing_leaves_no_thread_and_the_feed_can_go_on(kind, make_feed):
     options = {"window_steps": 20, "batch_size": 7}
     feed, other = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))

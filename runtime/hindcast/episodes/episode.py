@@ -372,18 +372,13 @@ class SingleAgentEpisode(EpisodeAccess):
         """Every step has the same extra outputs; the first says which."""
         if self.rewards.len_incl_lookback() == 0:
             for key in outputs:
-                self.extra_model_outputs.setdefault(key, self._empty_output())
+                empty = np.zeros(0) if self.is_numpy else None
+                self.extra_model_outputs.setdefault(key, InfiniteLookbackBuffer(empty))
         if outputs.keys() != self.extra_model_outputs.keys():
             raise ValueError(
                 f"{what} of episode {self.id_} has the extra model outputs {sorted(outputs)}, "
                 f"those before have {sorted(self.extra_model_outputs)}: all must have the same"
             )
-
-    def _empty_output(self) -> InfiniteLookbackBuffer:
-        buffer = InfiniteLookbackBuffer()
-        if self.is_numpy:
-            buffer.finalize()
-        return buffer
 
     def _check(self, name: str, buffer: InfiniteLookbackBuffer, items: int, lookback: int) -> None:
         if buffer.len_incl_lookback() != items:

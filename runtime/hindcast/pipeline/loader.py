@@ -55,13 +55,15 @@ class Loader:
 
     def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:
         """All windows from `first` on, without end, each read when it is asked for."""
-        window = first
-        with closing(self._stream(self._work_from(first))) as blocks:
-            while True:
-                data = self._build([self.dataset.units[unit] for unit in window.units], blocks, pinned=True)
+        units = self.dataset.units
+        work = (
+            UnitInEpoch(units[unit], window.epoch) for window in self._from(first) for unit in window.units
+        )
+        with closing(self._stream(work)) as blocks:
+            for window in self._from(first):
+                data = self._build([units[unit] for unit in window.units], blocks, pinned=True)
                 yield LoadedWindow(window, data, self.permutation(window))
                 del data
-                window = self.order.following(window)
 
     def everything(self, epoch: int) -> WindowData:
         """All units in the dataset's own order, as they are in `epoch`."""
@@ -73,10 +75,9 @@ class Loader:
         """`[window.items]` positions in the window, in the order of delivery."""
         return upload({"order": self.order.permutation(window)}, self.recipe.device)["order"]
 
-    def _work_from(self, window: Window) -> Iterator[UnitInEpoch]:
+    def _from(self, window: Window) -> Iterator[Window]:
         while True:
-            for unit in window.units:
-                yield UnitInEpoch(self.dataset.units[unit], window.epoch)
+            yield window
             window = self.order.following(window)
 
     def _build(self, units: Sequence[Unit], blocks: Iterator[Block], pinned: bool = False) -> WindowData:

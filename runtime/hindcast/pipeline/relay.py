@@ -9,6 +9,7 @@ import asyncio
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 from hindcast.episodes.block import Block
@@ -84,10 +85,10 @@ class LeaderExecutor(Executor):
     def __init__(self, executor: DataWorkers, relay: Any) -> None:
         self._executor = executor
         self._relay = relay
-        self._streams: Counter[str] = Counter()
+        self._streams: defaultdict[str, Iterator[int]] = defaultdict(count)
 
     def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
-        key = _next_key(self._streams, source)
+        key = source, next(self._streams[source])
         posted = 0
         try:
             for reference in self._executor.references(work, prelearn):
@@ -104,20 +105,15 @@ class FollowerExecutor(Executor):
 
     def __init__(self, relay: Any) -> None:
         self._relay = relay
-        self._streams: Counter[str] = Counter()
+        self._streams: defaultdict[str, Iterator[int]] = defaultdict(count)
 
     def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
         import ray
 
-        key = _next_key(self._streams, source)
+        key = source, next(self._streams[source])
         try:
             for place, _ in enumerate(work):
                 found: list[Any] | UserError = ray.get(self._relay.take.remote(key, place))
                 yield fetch(raised(found)[0])
         finally:
             self._relay.leave.remote(key)
-
-
-def _next_key(streams: Counter[str], source: str) -> Key:
-    streams[source] += 1
-    return source, streams[source]
