@@ -17,7 +17,7 @@ import pytest
 
 from hindcast import COMPONENT_RL_MODULE, BCConfig, PPOConfig, RunningAlgorithm
 from hindcast.datasets.opening import open_dataset
-from hindcast.errors import OutputConflict
+from hindcast.errors import OutputConflict, SpecError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
 from support import episode_hashes, leftovers, read_all
@@ -267,3 +267,9 @@ def test_restored_policy_is_recorded_and_kept_beside_the_data(tmp_path: Path) ->
         policy={"checkpoint": {"path": str(tmp_path / "out" / "_hindcast" / "policy" / "module")}}
     )
     assert resource.spec.policy.checkpoint is not None
+
+
+def test_a_policy_given_as_fields_is_checked_as_yaml_is(tmp_path: Path) -> None:
+    policy = {"train": {"config": {"lrr": 1}, "stop": {"iterations": 1}}}
+    with pytest.raises(SpecError, match=r"config\.lrr is not a field; did you mean 'lr'"):
+        recorder(tmp_path / "out").to_resource(policy=policy)

@@ -91,7 +91,7 @@ def _resource(document: Document) -> tuple[Resource | None, list[Problem]]:
         resource = model.model_validate(document.value, by_alias=True, by_name=False)
     except ValidationError as error:
         problems += problems_of(error, model, document.value)
-    problems += _check_algorithms(document.value)
+    problems += check_algorithms(document.value)
     return (None if problems else resource), sorted(
         problems, key=lambda p: p.line or document.line_of(p.steps)
     )
@@ -122,7 +122,7 @@ def _unexpected(value: dict[str, Any], name: str, expected: str) -> Problem:
     return Problem((name,), f"{found}, expected {expected}")
 
 
-def _check_algorithms(value: dict[str, Any]) -> list[Problem]:
+def check_algorithms(value: dict[str, Any]) -> list[Problem]:
     """What is wrong with the algorithm and what must fit it, from plain values: they may be wrong elsewhere."""
     at: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
     here: Any = value

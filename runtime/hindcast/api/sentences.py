@@ -15,18 +15,12 @@ from hindcast.api.documents import Problem, Steps
 _SHOWN: Final = 60
 
 _EXPECTED: Final = {
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "dict_type": "a mapping",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    **dict.fromkeys(("dict_type", "model_attributes_type", "model_type"), "a mapping"),
     "finite_number": "a finite number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
+    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
+    **dict.fromkeys(("int_from_float", "int_parsing", "int_type"), "a whole number"),
     "list_type": "a list",
-    "model_attributes_type": "a mapping",
-    "model_type": "a mapping",
     "none_required": "nothing",
     "string_type": "text",
 }

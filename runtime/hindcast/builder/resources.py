@@ -12,7 +12,9 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.base import API_VERSION
 from hindcast.api.checks import check_algorithm
+from hindcast.api.documents import Problem
 from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.loading import check_algorithms
 from hindcast.api.options import algorithms, is_custom
 from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of, sentence
@@ -79,8 +81,8 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     given = {**options, "input_": "sampler"} if samples else options
     spec["input"] = [{"sampler": {}}] if online else sources(given, spec.get("input", {}))
     _need_environment(spec, any("sampler" in source for source in spec["input"]))
-    kind = "OfflineRecording" if online else "OfflineTraining"
-    return _checked(OfflineTraining, name, spec, check_algorithm(kind, spec, ("spec",)))
+    problems = check_algorithm("OfflineRecording", spec, ("spec",)) if online else None
+    return _checked(OfflineTraining, name, spec, problems)
 
 
 def recording(
@@ -100,14 +102,12 @@ def recording(
     """
     spec: Fields = {"runners": {}, **_fields(options, "recording")}
     given, duration = spec.pop("policy", {}), _duration(options)
-    problems = []
     if policy is None:
         config = algorithm_config(algorithm, options)
         train = {"algorithm": algorithm, "config": config, "stop": stop or _ONE_ITERATION}
         if duration.get("episodes"):
             train["evaluation"] = {"duration": duration["episodes"]}
         policy = {"train": {**train, **given.get("train", {})}}
-        problems = check_algorithm("OfflineRecording", policy["train"], ("spec", "policy", "train"))
     explore = {"explore": given["explore"]} if "explore" in given else {}
     spec |= {"policy": {**policy, **explore}, "duration": duration}
     if spec["runners"].get("replicas") == 0:
@@ -116,7 +116,7 @@ def recording(
     if not packs_columns(options):
         spec["output"].pop("compressColumns", None)
     _need_environment(spec, True)
-    return _checked(OfflineRecording, name, spec, problems)
+    return _checked(OfflineRecording, name, spec)
 
 
 def packs_columns(options: Options) -> bool:
@@ -153,9 +153,10 @@ def section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:
         raise SpecError("\n".join(lines)) from error
 
 
-def _checked(model: type[M], name: str, spec: Fields, problems: list[Any]) -> M:
+def _checked(model: type[M], name: str, spec: Fields, problems: list[Problem] | None = None) -> M:
+    """The resource; `problems` are those with its algorithm, where its kind does not say what to check."""
     data = {"apiVersion": API_VERSION, "kind": model.__name__, "metadata": {"name": name}, "spec": spec}
-    lines = [sentence(problem) for problem in problems]
+    lines = [sentence(each) for each in (check_algorithms(data) if problems is None else problems)]
     try:
         resource = section(model, data, ())
     except SpecError as error:
