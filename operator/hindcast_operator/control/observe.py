@@ -61,7 +61,6 @@ class Observer:
             name=key.name,
             uid=found.uid,
             generation=found.generation,
-            created=found.created,
             resource=resource,
             problems=problems,
             status=found.status,
