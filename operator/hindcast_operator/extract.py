@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from hindcast.api.attempt import INTENT_KEY, POOL_LABEL, REPORT_KEY, Pool, Report
 from hindcast_operator.facts import (
     ConfigMapFacts,
-    ContainerEnd,
     PodFacts,
     RayClusterFacts,
     RayJobFacts,
@@ -61,8 +60,7 @@ def ray_cluster(raw: Raw) -> RayClusterFacts:
     failed = failure.get("status") == "True"
     return RayClusterFacts(
         name=raw["metadata"]["name"],
-        ready=status.get("state") == "ready",
-        replica_failure=(failure.get("reason", ""), failure.get("message", "")) if failed else None,
+        replica_failure=failure.get("message", "") if failed else None,
     )
 
 
@@ -111,7 +109,7 @@ def pod(raw: Raw) -> PodFacts:
         unreachable_since=_unreachable_since(raw),
         unschedulable=_unschedulable(status),
         waiting=next(filter(None, map(_waiting, containers)), None),
-        ends=tuple(end for container in containers for end in _ends(container)),
+        out_of_memory=any(map(_is_killed_for_memory, containers)),
     )
 
 
@@ -149,13 +147,9 @@ def _waiting(container: Raw) -> tuple[str, str] | None:
     return None if not reason or reason in _USUAL_WAITS else (reason, waits.get("message") or "")
 
 
-def _ends(container: Raw) -> list[ContainerEnd]:
+def _is_killed_for_memory(container: Raw) -> bool:
     states = (container.get("lastState") or {}, container.get("state") or {})
-    return [
-        ContainerEnd(container["name"], end.get("reason") or "", int(end.get("exitCode", 0)))
-        for end in (state.get("terminated") for state in states)
-        if end
-    ]
+    return any((state.get("terminated") or {}).get("reason") == "OOMKilled" for state in states)
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

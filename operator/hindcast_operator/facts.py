@@ -60,26 +60,11 @@ class RayClusterFacts:
     """The RayCluster of a RayJob.
 
     Attributes:
-        ready: every pod was ready once.
-        replica_failure: why pods cannot be made (quota, Pod Security): reason and message.
+        replica_failure: why pods cannot be made (quota, Pod Security).
     """
 
     name: str
-    ready: bool
-    replica_failure: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class ContainerEnd:
-    """How a container ended, now or before its last restart.
-
-    Attributes:
-        reason: `OOMKilled`, `Error`, `Completed` …
-    """
-
-    container: str
-    reason: str
-    exit_code: int
+    replica_failure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +83,7 @@ class PodFacts:
             `ImagePullBackOff`, `CreateContainerConfigError` …
         mount_failure: the latest FailedMount or FailedAttachVolume event's message, of a pod whose containers
             do not start.
-        ends: containers that ended.
+        out_of_memory: a container was killed for memory, now or before its last restart.
     """
 
     name: str
@@ -112,7 +97,7 @@ class PodFacts:
     unschedulable: str | None = None
     waiting: tuple[str, str] | None = None
     mount_failure: str | None = None
-    ends: tuple[ContainerEnd, ...] = ()
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,7 +172,6 @@ class Facts:
     name: str
     uid: str
     generation: int
-    created: datetime
     resource: OfflineRecording | OfflineTraining | None
     problems: tuple[str, ...]
     status: Mapping[str, Any]

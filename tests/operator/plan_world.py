@@ -104,7 +104,6 @@ class World:
             name=name,
             uid=self.uid,
             generation=self.generation,
-            created=START,
             resource=self.resource,
             problems=self.problems,
             status=self.status,
@@ -225,7 +224,7 @@ class World:
     def up(self) -> World:
         """KubeRay has made the cluster, and all pods run."""
         self.job(deployment_status="Running", job_status="RUNNING", started=self.now)
-        self.change(self.child, ray_cluster=RayClusterFacts(f"{self.child}-abcde", ready=True))
+        self.change(self.child, ray_cluster=RayClusterFacts(f"{self.child}-abcde"))
         return self.pods(
             pod("head", phase="Running", ready=True), pod("learner", phase="Running", ready=True)
         )

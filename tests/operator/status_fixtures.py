@@ -19,7 +19,7 @@ from plan_world import (
     running,
 )
 
-from hindcast_operator.facts import AttemptFacts, ContainerEnd, RayJobFacts
+from hindcast_operator.facts import AttemptFacts, RayJobFacts
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _running() -> World:
 
 def _degraded() -> World:
     world = running()
-    killed = pod("data", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),))
+    killed = pod("data", phase="Failed", out_of_memory=True)
     return _settled(world.pods(*world.attempt.pods, killed))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.facts import ConfigMapFacts, ContainerEnd, PodFacts, RayClusterFacts, RayJobFacts
+from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
 
 CREATED = "2026-11-21T06:00:00Z"
 WALKS = Key("OfflineRecording", "team", "walks")
@@ -145,7 +145,7 @@ def test_of_a_ray_job_its_state_and_owner_are_kept() -> None:
     assert not job.deleting
 
 
-def test_of_a_ray_cluster_its_readiness_and_failure_are_kept() -> None:
+def test_of_a_ray_cluster_its_failure_is_kept() -> None:
     cache = Cache()
     failure = {
         "type": "ReplicaFailure",
@@ -154,9 +154,9 @@ def test_of_a_ray_cluster_its_readiness_and_failure_are_kept() -> None:
         "message": "quota",
     }
     cache.put(kinds.RAY_CLUSTER, child("walks-r2-3-x", 1, status={"state": "ready"}))
-    assert facts_of(cache, "walks-r2-3-x") == RayClusterFacts("walks-r2-3-x", ready=True)
+    assert facts_of(cache, "walks-r2-3-x") == RayClusterFacts("walks-r2-3-x")
     cache.put(kinds.RAY_CLUSTER, child("walks-r2-3-x", 2, status={"conditions": [failure]}))
-    assert facts_of(cache, "walks-r2-3-x").replica_failure == ("FailedCreateHeadPod", "quota")
+    assert facts_of(cache, "walks-r2-3-x").replica_failure == "quota"
 
 
 def pod(**status: Any) -> PodFacts:
@@ -178,10 +178,14 @@ def test_of_a_pod_it_is_kept_why_it_does_not_start() -> None:
     assert pod().pool == "learner"
 
 
-def test_of_a_pod_it_is_kept_how_its_containers_ended() -> None:
-    killed = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
-    found = pod(phase="Running", containerStatuses=[{"name": "ray", "state": {}, "lastState": killed}])
-    assert found.ends == (ContainerEnd("ray", "OOMKilled", 137),)
+def test_of_a_pod_it_is_kept_whether_a_container_was_killed_for_memory() -> None:
+    for reason, killed in (("OOMKilled", True), ("Error", False)):
+        ended = {"terminated": {"reason": reason, "exitCode": 137}}
+        again = {"name": "ray", "state": {}, "lastState": ended}
+        assert pod(phase="Running", containerStatuses=[again]).out_of_memory == killed
+        assert (
+            pod(phase="Failed", containerStatuses=[{"name": "ray", "state": ended}]).out_of_memory == killed
+        )
 
 
 def test_a_pod_that_should_be_gone_shows_since_when_its_node_is_unreachable() -> None:

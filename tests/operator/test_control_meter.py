@@ -42,7 +42,6 @@ def facts(seconds: float, phase: str, share: float | None, **status: Any) -> Fac
         name="clone",
         uid="u",
         generation=1,
-        created=NOW,
         resource=validate_resource(TRAINING),
         problems=(),
         status=status,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from plan_world import START, TRAINING, World, pod, running
 
-from hindcast_operator.facts import ContainerEnd, PodFacts, RayClusterFacts
+from hindcast_operator.facts import PodFacts, RayClusterFacts
 from hindcast_operator.planning.reasons import Reason
 
 
@@ -108,7 +108,7 @@ PODS: list[tuple[str, PodFacts, str, str]] = [
     ("node", pod("learner", phase="Running", unreachable_since=START), "NodeUnreachable", "is unreachable"),
     (
         "killed",
-        pod("learner", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),)),
+        pod("learner", phase="Failed", out_of_memory=True),
         "OutOfMemory",
         "spec.cluster.resources.learner.memory",
     ),
@@ -152,7 +152,7 @@ REJECTIONS = [
 def test_rejected_pods_are_reported(message: str, reason: str, says: str, who: str) -> None:
     world = starting()
     if who == "cluster":
-        failure = RayClusterFacts("c", ready=False, replica_failure=("FailedCreateHeadPod", message))
+        failure = RayClusterFacts("c", replica_failure=message)
         world.change(world.child, ray_cluster=failure)
     else:
         world.change(world.child, submitter_failure=message)
@@ -167,7 +167,7 @@ def test_rejections_that_name_another_pod_each_time_write_nothing() -> None:
 
     def reject(pod_name: str) -> None:
         message = f'pods "{pod_name}" is forbidden: exceeded quota: team'
-        failure = RayClusterFacts("c", ready=False, replica_failure=("FailedCreateHeadPod", message))
+        failure = RayClusterFacts("c", replica_failure=message)
         world.change(world.child, ray_cluster=failure)
         world.settle()
 
@@ -227,7 +227,7 @@ def test_pods_on_their_way_out_are_not_reported() -> None:
 # -- memory --------------------------------------------------------------------------------------------------
 def test_a_killed_data_worker_is_reported_while_the_run_continues() -> None:
     world = running()
-    killed = pod("data", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),))
+    killed = pod("data", phase="Failed", out_of_memory=True)
     world.pods(*world.attempt.pods, killed).settle()
     assert (world.state, world.reason("ClusterReady")) == ("Running", "OutOfMemory")
     assert "spec.cluster.resources.dataWorker.memory" in world.events_with("OutOfMemory")[0].message
@@ -237,7 +237,7 @@ def test_a_killed_data_worker_is_reported_while_the_run_continues() -> None:
 
 def test_a_killed_head_is_remembered_when_its_pod_has_gone() -> None:
     world = running()
-    killed = pod("head", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),))
+    killed = pod("head", phase="Failed", out_of_memory=True)
     world.pods(killed).settle()
     world.tick(2).over("FAILED").settle()
     world.tick(10).settle()
@@ -264,7 +264,7 @@ def test_the_sizes_of_an_attempt_are_in_the_status() -> None:
     world = starting()
     pools = world.status["resolved"]["pools"]
     assert set(pools) >= {"head", "learner"}
-    killed = pod("learner", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),))
+    killed = pod("learner", phase="Failed", out_of_memory=True)
     world.pods(killed).settle()
     assert f"(now {pools['learner']['memory']['value']})" in world.status["message"]
 
@@ -308,7 +308,7 @@ def test_a_recording_names_its_own_pools() -> None:
 
     world = World(RECORDING)
     world.settle()
-    killed = pod("runner", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),))
+    killed = pod("runner", phase="Failed", out_of_memory=True)
     world.pods(replace(killed, name="r")).settle()
     assert "spec.cluster.resources.runner.memory" in world.status["message"]
     assert TRAINING["kind"] not in world.status["message"]

@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from plan_world import CHECKPOINT, DEFAULTS, PROGRESS, REFERRING, World, pod, reference
 
-from hindcast_operator.facts import ContainerEnd
 from hindcast_operator.planning import plain_status, plan
 from layers import examples
 
@@ -90,7 +89,7 @@ def _delete_job(world: World) -> None:
 
 def _kill(world: World) -> None:
     if _reporting(world):
-        world.pods(pod("head", phase="Failed", ends=(ContainerEnd("ray", "OOMKilled", 137),)))
+        world.pods(pod("head", phase="Failed", out_of_memory=True))
 
 
 def _no_room(world: World) -> None:

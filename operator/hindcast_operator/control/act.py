@@ -144,20 +144,15 @@ class Applier:
             raise NotYet(f"{kind.name} {name} has just been deleted")
         match ownership(found, resource):
             case "ours" if kind is kinds.ROLE and found.get("rules") != manifest["rules"]:
-                return await self._apply_role(found, manifest, namespace)
+                metadata = manifest["metadata"] | {"uid": found["metadata"]["uid"]}
+                return await self._api.apply(
+                    "apply-role", kind, namespace, name, manifest | {"metadata": metadata}
+                )
             case "ours":
                 return found
             case "going":
                 raise NotYet(f"{kind.name} {name} is being deleted")
         raise _Conflict(kind, name, owner_of(found))
-
-    async def _apply_role(
-        self, found: dict[str, Any], manifest: dict[str, Any], namespace: str
-    ) -> dict[str, Any]:
-        metadata = manifest["metadata"] | {"uid": found["metadata"]["uid"]}
-        return await self._api.apply(
-            "apply-role", kinds.ROLE, namespace, metadata["name"], manifest | {"metadata": metadata}
-        )
 
     async def _delete(self, resource: Resource, action: DeleteAttempt) -> None:
         for kind in (kinds.RAY_JOB,) if action.keep_config_map else (kinds.RAY_JOB, kinds.CONFIG_MAP):

@@ -9,7 +9,6 @@ from hindcast_operator import extract, names
 from hindcast_operator.control import kinds
 from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
-from hindcast_operator.times import parse
 
 Raw = dict[str, Any]
 ChildFacts = RayJobFacts | RayClusterFacts | ConfigMapFacts | PodFacts
@@ -37,7 +36,6 @@ class Resource:
     uid: str
     version: int
     generation: int
-    created: datetime
     deleting: bool
     body: Raw
     status: Raw
@@ -121,7 +119,6 @@ class Cache:
             uid=metadata["uid"],
             version=version,
             generation=int(metadata.get("generation", 1)),
-            created=parse(metadata["creationTimestamp"]),
             deleting="deletionTimestamp" in metadata,
             body={
                 "apiVersion": kind.api_version,

@@ -1,7 +1,6 @@
 """The facts of one resource, from the cache and from what watches do not report."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -42,7 +41,7 @@ class Observer:
         self._api = api
         self._cache = known
         self._startups = startups
-        self._parsed: OrderedDict[Key, tuple[Any, Checked]] = OrderedDict()
+        self._parsed: dict[Key, tuple[Any, Checked]] = {}
         self.kuberay: KubeRay = "NotInstalled"
         """Whether the API server knows RayJobs."""
 
@@ -62,7 +61,6 @@ class Observer:
             name=key.name,
             uid=found.uid,
             generation=found.generation,
-            created=found.created,
             resource=resource,
             problems=problems,
             status=found.status,
@@ -76,19 +74,13 @@ class Observer:
     def _check(self, found: cache.Resource) -> Checked:
         """The resource as models, or what is wrong with it. Cached by generation."""
         stamp = (found.uid, found.generation, found.body["metadata"]["labels"])
-        known = self._parsed.get(found.key)
-        if known is not None and known[0] == stamp:
-            self._parsed.move_to_end(found.key)
-            return known[1]
-        checked: Checked
-        try:
-            checked = validate_resource(found.body), ()
-        except SpecError as error:
-            checked = None, tuple(str(error).splitlines())
-        self._parsed[found.key] = (stamp, checked)
+        known = self._parsed.pop(found.key, None)
+        if known is None or known[0] != stamp:
+            known = stamp, _validated(found.body)
+        self._parsed[found.key] = known  # as the last one: the first one is the one not asked for the longest
         if len(self._parsed) > _PARSED:
-            self._parsed.popitem(last=False)
-        return checked
+            del self._parsed[next(iter(self._parsed))]
+        return known[1]
 
     async def _refresh_reports(self, found: cache.Resource) -> None:
         """Watches are not ordered: the outcome was written before the RayJob ended, so read it now."""
@@ -159,6 +151,13 @@ class Observer:
             return ReferenceFacts(to.kind, to.name, "Missing")
         state = _state(found)
         return ReferenceFacts(to.kind, to.name, state, _input(found) if state == "Complete" else None)
+
+
+def _validated(body: dict[str, Any]) -> Checked:
+    try:
+        return validate_resource(body), ()
+    except SpecError as error:
+        return None, tuple(str(error).splitlines())
 
 
 def _attempt(name: str, children: list[Child], startup: Startup) -> AttemptFacts:

@@ -13,12 +13,10 @@ Manifest = dict[str, Any]
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 
-def metadata(
-    resource: Resource, attempt: Attempt, name: str, more: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def metadata(resource: Resource, attempt: Attempt, more: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Of an attempt's own object. `more` labels never hide ours."""
     own = labels(resource, attempt.revision, attempt.number)
-    return _metadata(resource, attempt, name, {**(more or {}), **own})
+    return _metadata(resource, attempt, attempt.child, {**(more or {}), **own})
 
 
 def config_map(resource: Resource, attempt: Attempt) -> Manifest:
@@ -26,7 +24,7 @@ def config_map(resource: Resource, attempt: Attempt) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(resource, attempt, attempt.child),
+        "metadata": metadata(resource, attempt),
         "data": {
             RESOURCE_KEY: _resource_yaml(resource, attempt.namespace),
             ATTEMPT_KEY: attempt.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n",

@@ -31,7 +31,7 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": {
-            **metadata(resource, attempt, attempt.child, more={**scheduling.labels, **queue}),
+            **metadata(resource, attempt, more={**scheduling.labels, **queue}),
             # KubeRay copies it to the RayCluster: a head that came again would be submitted to again.
             "annotations": {"ray.io/disable-provisioned-head-restart": "true"},
         },

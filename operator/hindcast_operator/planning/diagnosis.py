@@ -69,7 +69,7 @@ def diagnose(
     if attempt.submitter_failure is not None:
         return _refused_pods("the submitter's pod", attempt.submitter_failure)
     if attempt.ray_cluster is not None and attempt.ray_cluster.replica_failure is not None:
-        return _refused_pods("a pod of the Ray cluster", attempt.ray_cluster.replica_failure[1])
+        return _refused_pods("a pod of the Ray cluster", attempt.ray_cluster.replica_failure)
     return next((found for pod in _in_order(attempt.pods) if (found := _of_pod(pod, image, resolved))), None)
 
 
@@ -96,7 +96,7 @@ def _in_order(pods: Iterable[PodFacts]) -> list[PodFacts]:
 
 def _of_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis | None:
     name = f"pod {pod.name} ({pod.pool})"
-    if not pod.ready and any(end.reason == "OOMKilled" for end in pod.ends):
+    if not pod.ready and pod.out_of_memory:
         hint = more_memory(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
         return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} ran out of memory and was killed; {hint}")
     if pod.reason == "Evicted":

@@ -37,7 +37,7 @@ class Channel(Protocol):
 
         Raises:
             Superseded: another attempt has started, or the resource is gone.
-            Unreachable: try again.
+            ReportFailed: try again.
         """
 
 

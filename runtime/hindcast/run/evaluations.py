@@ -29,7 +29,7 @@ from hindcast.report.results import ITERATION, Result
 from hindcast.run.claim import title
 from hindcast.run.groups import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.placement import HERE, Placement
-from hindcast.run.stopping import followed
+from hindcast.run.stopping import followed, is_due
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.user_code import Misuse, calling, definition, import_object
 
@@ -74,7 +74,6 @@ class Evaluations:
         self._callbacks = callbacks or TrainingCallbacks()
         self._pending: Pending | None = None
         self._workers: EvaluationWorkers | None = None
-        self._last = 0
         self.processes = 0
         if self._spec is None:
             return
@@ -110,23 +109,17 @@ class Evaluations:
         """Whether evaluation runs in parallel to training."""
         return self._spec is not None and self._spec.parallel_to_training
 
-    def due(self, iteration: int) -> bool:
-        """Whether the weights after this iteration are to be evaluated."""
-        return (
-            self._spec is not None
-            and self._spec.interval is not None
-            and iteration % self._spec.interval == 0
-        )
+    def due(self, iteration: int, at_end: bool = False) -> bool:
+        """Whether the weights after this iteration are to be evaluated, in the course of the training or at its end."""
+        return self._spec is not None and is_due(self._spec.interval, iteration, at_end)
 
     def now(self, policy: Policy, iteration: int) -> Result:
-        self._last = iteration
         self._callbacks.call("on_evaluate_start")
         return self._ended(iteration, self._results(policy, self._seed(iteration)))
 
     def launch(self, policy: Policy, iteration: int, updates: int) -> None:
         """Begin an evaluation of the policy as it is now, in parallel to training."""
         assert self._workers is not None
-        self._last = iteration
         self._callbacks.call("on_evaluate_start")
         self._pending = Pending(iteration, updates, self._workers.submit(policy, self._seed(iteration)))
 
@@ -150,10 +143,6 @@ class Evaluations:
         if checkpoint is not None and followed(self._resource.spec) == EPISODE_RETURN_MEAN:
             self._store.mark_best(checkpoint, result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN])
         return result
-
-    def wanted_at_end(self, iteration: int) -> bool:
-        """Whether the last weights are still to be evaluated: an evaluation section without an interval."""
-        return self._spec is not None and self._spec.interval is None and self._last != iteration
 
     def close(self) -> None:
         if self._workers is not None:

@@ -21,7 +21,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError, SpecError
-from hindcast.models.exported import ExportedPolicy
+from hindcast.models.exported import ExportedPolicy, Port
 from hindcast.models.policy import Policy
 from hindcast.onnx_policy import DESCRIPTION, FORMAT_VERSION, LOADER, PROGRAM
 from hindcast.run.evaluation import policy_at
@@ -213,14 +213,12 @@ def _description(policy: Policy, function: ExportedPolicy) -> dict[str, Any]:
         "formatVersion": FORMAT_VERSION,
         "observationSpace": space_to_json(policy.observation_space),
         "actionSpace": space_to_json(policy.action_space),
-        "inputs": [
-            {"name": name, "dtype": port.dtype.name, "shape": list(port.shape)}
-            | ({} if port.start is None else {"start": port.start.tolist(), "follows": port.follows})
-            for name, port in function.inputs.items()
-        ],
-        "outputs": [
-            {"name": name, "dtype": port.dtype.name, "shape": list(port.shape)}
-            for name, port in function.outputs.items()
-        ],
+        "inputs": [_described(name, port) for name, port in function.inputs.items()],
+        "outputs": [_described(name, port) for name, port in function.outputs.items()],
         "policy": policy.digest,
     }
+
+
+def _described(name: str, port: Port) -> dict[str, Any]:
+    state = {} if port.start is None else {"start": port.start.tolist(), "follows": port.follows}
+    return {"name": name, "dtype": port.dtype.name, "shape": list(port.shape), **state}

@@ -41,6 +41,7 @@ from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Batch
 from hindcast.report.results import ITERATION, Result
+from hindcast.run.stopping import is_due
 from hindcast.threads import threads_for, torch_threads
 
 _SPEC: Final = "spec.evaluation.offline"
@@ -146,19 +147,14 @@ class HeldOut:
         self._seed = resource.spec.seed
         self._dataset, self._algorithm, self._learner, self._policy = dataset, algorithm, learner, policy
         self._name = f"{_SPEC}.{field}"
-        self._last = 0
         self._judge: Judge | None = None
         self._weighted = needs.sampling == "prioritized"
         self._check()
         self._data = self._opened(resource.spec.pipeline, needs)
 
-    def due(self, iteration: int) -> bool:
-        """Whether the weights after this iteration are to be judged."""
-        return self._spec.interval is not None and iteration % self._spec.interval == 0
-
-    def wanted_at_end(self, iteration: int) -> bool:
-        """Whether the last weights are still to be evaluated: there is no interval."""
-        return self._spec.interval is None and self._last != iteration
+    def due(self, iteration: int, at_end: bool = False) -> bool:
+        """Whether the weights after this iteration are to be judged, in the course of the training or at its end."""
+        return is_due(self._spec.interval, iteration, at_end)
 
     def result(self, iteration: int, progress: Progress = lambda *_: None) -> Result:
         """What the held-out episodes say of the weights as they are, for results; the same each time.
@@ -170,7 +166,6 @@ class HeldOut:
             DataError: the data are not as they should be.
             UserCodeError: the algorithm's own code raised.
         """
-        self._last = iteration
         with torch_threads(threads_for(self._learner.nets, self._data.timesteps_per_batch)):
             found = validation_metrics(self._algorithm, self._learner, self._batches(), self._seed)
         metrics = {name: value if math.isfinite(value) else None for name, value in found.items()}

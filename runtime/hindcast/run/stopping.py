@@ -1,4 +1,6 @@
-"""The metrics of evaluations: what makes a checkpoint the best, what ends a training, and what never would."""
+"""Evaluations and their metrics: when they are due, what makes a checkpoint the best, what ends a training, and what
+never would.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,13 @@ def followed(spec: OfflineTrainingSpec) -> str:
     if played is not None and (played.interval is not None or not estimates):
         return EPISODE_RETURN_MEAN
     return estimates[0] if estimates else ""
+
+
+def is_due(interval: int | None, iteration: int, at_end: bool) -> bool:
+    """Whether an evaluation is due after an iteration: every so many, or once, at the end, without an interval."""
+    if interval is None:
+        return at_end
+    return not at_end and iteration % interval == 0
 
 
 def metric(result: Result, name: str) -> float | None:

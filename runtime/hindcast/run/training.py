@@ -204,13 +204,8 @@ class TrainingRun:
                     "run the same command again to resume."
                 ) from None
             begun = time.monotonic()
-            evaluation = evaluations.collect()
-            if evaluations.due(trainer.iteration) and not evaluations.runs_in_parallel:
-                evaluation = evaluations.now(trainer.policy, trainer.iteration)
-            judged = None
-            if trainer.held_out is not None and trainer.held_out.due(trainer.iteration):
-                judged = self._judge(trainer.held_out, trainer.iteration)
-            result = with_evaluation(result, evaluation, judged)
+            played, judged = self._evaluated(trainer, evaluations)
+            result = with_evaluation(result, played, judged)
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
             self._callbacks.call("on_train_result", result=result)
             log.append(result)
@@ -220,6 +215,18 @@ class TrainingRun:
             if judged is not None and (why := guard.why_endless(judged)):
                 trainer.save(self._store, evaluating=evaluations.pending_updates)
                 raise SpecError(f"{self._name} was stopped at iteration {trainer.iteration}: {why}")
+
+    def _evaluated(
+        self, trainer: Trainer, evaluations: Evaluations, at_end: bool = False
+    ) -> tuple[Result | None, Result | None]:
+        """What evaluations give now, in the environment and by held-out episodes; None of those that are not due."""
+        iteration, held_out = trainer.iteration, trainer.held_out
+        played = evaluations.collect()
+        if evaluations.due(iteration, at_end) and (at_end or not evaluations.runs_in_parallel):
+            played = evaluations.now(trainer.policy, iteration)
+        if held_out is None or not held_out.due(iteration, at_end):
+            return played, None
+        return played, self._judge(held_out, iteration)
 
     def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
         """Checkpoint, where one is due or an evaluation needs it; begin the evaluation in parallel to training."""
@@ -277,14 +284,9 @@ class TrainingRun:
         last = log.results[-1]
         # A run that is resumed after a kill, or extended, repeats the evaluation under way.
         evaluating = evaluations.pending_updates
-        evaluation = evaluations.collect()
-        if evaluations.wanted_at_end(trainer.iteration):
-            evaluation = evaluations.now(trainer.policy, trainer.iteration)
-        judged, held_out = None, trainer.held_out
-        if held_out is not None and held_out.wanted_at_end(trainer.iteration):
-            judged = self._judge(held_out, trainer.iteration)
+        played, judged = self._evaluated(trainer, evaluations, at_end=True)
         checkpoint = trainer.save(self._store, last["learners"]["default_policy"], evaluating=evaluating)
-        line = with_evaluation({ITERATION: trainer.iteration}, evaluation, judged)
+        line = with_evaluation({ITERATION: trainer.iteration}, played, judged)
         if "evaluation" in line:
             log.append(line)
             self._remember(line)

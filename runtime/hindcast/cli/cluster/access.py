@@ -104,12 +104,14 @@ class Cluster:
 
     def _unknown(self, target: ClusterResource) -> UserError:
         """Why a resource was not found: another name, another namespace, no CRDs."""
+        from kubernetes.client import ApiException
+
         with self._reading(target.plural):
             try:
                 listed = self._custom.list_namespaced_custom_object(
                     *(GROUP, VERSION, self.namespace, target.plural), _request_timeout=TIMEOUT_SECONDS
                 )
-            except self._api_exception() as error:
+            except ApiException as error:
                 if error.status == 404:
                     return ClusterError(
                         f"the cluster at {self._host} has no {target.kind} resources: install Hindcast there "
@@ -122,21 +124,15 @@ class Cluster:
             f"there is no {target} in namespace {self.namespace}{there} (another namespace: -n NAMESPACE)"
         )
 
-    @staticmethod
-    def _api_exception() -> type[Any]:
-        from kubernetes.client import ApiException
-
-        found: type[Any] = ApiException
-        return found
-
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:
         """Turns what the client raises into sentences."""
+        from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
             yield
-        except self._api_exception() as error:
+        except ApiException as error:
             raise _refused(error, what, self.namespace, self._host) from error
         except (HTTPError, OSError) as error:
             raise _unreachable(self._host, str(getattr(error, "reason", None) or error)) from error

@@ -24,9 +24,9 @@ def submitter_of(cluster: Cluster, target: ClusterResource, run: Raw) -> Raw | N
     return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
 
 
-def has_started(pod: Raw) -> bool:
+def has_started(pod: Raw | None) -> bool:
     """Whether its container has run, so that there is a log."""
-    return (pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
+    return ((pod or {}).get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
 
 
 def live_log(
@@ -42,11 +42,9 @@ def live_log(
         ClusterError: the pods cannot be read.
     """
     pod = submitter_of(cluster, target, run)
-    noted = False
-    while follow and not run.get("outcome") and (pod is None or not has_started(pod)):
-        if not noted:
-            note(f"waiting for the driver of attempt {run['attempt']} to start")
-            noted = True
+    if follow and not run.get("outcome") and not has_started(pod):
+        note(f"waiting for the driver of attempt {run['attempt']} to start")
+    while follow and not run.get("outcome") and not has_started(pod):
         sleep(_POLL_SECONDS)
         run = next(
             (own for own in runs_of(cluster.resource(target)) if own["child"] == run["child"]),
