@@ -167,3 +167,11 @@ def test_spaces_in_short():
         formatting.space({"type": "Tuple", "spaces": [{"type": "MultiBinary", "n": 5}]})
         == "Tuple(MultiBinary(5))"
     )
+
+
+def test_what_a_users_evaluation_function_names_offline_is_no_evaluation_by_held_out_episodes():
+    line = result(1, returns=20.0)
+    line["evaluation"]["offline"] = 0.5
+    curves = Curves([line])
+    assert curves.estimate is None and not len(curves.validation.y)
+    assert curves.evaluation.mean.tolist() == [20]

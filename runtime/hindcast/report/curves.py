@@ -98,16 +98,17 @@ class Curves:
         return _return_curve(
             (lookup(found, "training_iteration") or lookup(result, "training_iteration") or 0.0, found)
             for result in self.results
-            if (found := result.get("evaluation"))
+            if isinstance(found := result.get("evaluation"), Mapping)
         )
 
     @cached_property
     def evaluation_by_timesteps(self) -> ReturnCurve | None:
         """Evaluation returns over the timesteps that an online algorithm had sampled by then."""
         return _return_curve(
-            (sampled, result.get("evaluation", {}))
+            (sampled, found)
             for result in self.results
-            if (sampled := lookup(result, SAMPLED)) is not None
+            if isinstance(found := result.get("evaluation"), Mapping)
+            and (sampled := lookup(result, SAMPLED)) is not None
         )
 
     @cached_property
@@ -221,13 +222,14 @@ class Curves:
 
 def _judged(result: Result) -> Result:
     """What held-out episodes said in a result; nothing where they were not asked."""
-    found: Result = result.get("evaluation", {}).get("offline", {})
-    return found
+    evaluation = result.get("evaluation")
+    judged = evaluation.get("offline") if isinstance(evaluation, Mapping) else None
+    return judged if isinstance(judged, Mapping) else {}
 
 
 def _learner_of(result: Result) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = result.get("learners", {}).get("default_policy", {})
-    return found
+    policy = result.get("learners", {}).get("default_policy", {})
+    return policy if isinstance(policy, Mapping) else {}
 
 
 def _line(results: Sequence[Result], *names: str, over: str = "training_iteration") -> Line:
