@@ -37,6 +37,8 @@ from hindcast.cluster.outcome import EXIT_CODES, classify, outcome_of
         (ray_errors.ActorDiedError(), "Lost", "WorkerLost", 1),
         (ray_errors.NodeDiedError("x"), "Lost", "WorkerLost", 1),
         (ray_errors.WorkerCrashedError(), "Lost", "WorkerLost", 1),
+        (ray_errors.OutOfDiskError("x"), "Lost", "WorkerLost", 1),
+        (ray_errors.ObjectStoreFullError("x"), "Lost", "WorkerLost", 1),
         (ray_errors.OutOfMemoryError("x"), "Lost", "OutOfMemory", 1),
         (ray_errors.RuntimeEnvSetupError("no package x"), "Failed", "InvalidSpec", 2),
     ],

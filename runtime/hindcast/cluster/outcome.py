@@ -49,6 +49,8 @@ _DEATHS: Final = (
     ray_errors.NodeDiedError,
     ray_errors.LocalRayletDiedError,
     ray_errors.ObjectLostError,
+    ray_errors.ObjectStoreFullError,
+    ray_errors.OutOfDiskError,
     ray_errors.TaskUnschedulableError,
     ray_errors.ActorUnschedulableError,
 )
