@@ -85,11 +85,11 @@ def keep_means(piece: Piece, folder: Path) -> None:
     file = RESULTS / f"{piece.environment}-data.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
     means = means_of(piece.environment, folder)
-    seeds = kept.setdefault(str(piece.seed), means)
-    if seeds[piece.data] != means[piece.data]:
+    known = kept.setdefault(str(piece.seed), means)
+    if known[piece.data] != means[piece.data]:
         sys.exit(
             f"{piece.environment}: the {piece.data} data in {folder} is not what seed {piece.seed} was trained on so "
-            f"far (a mean return of {means[piece.data]}, not {seeds[piece.data]}). Go on where that data is, or remove "
+            f"far (a mean return of {means[piece.data]}, not {known[piece.data]}). Go on where that data is, or remove "
             "the seed's results."
         )
     file.write_text(json.dumps(kept, indent=2) + "\n")
