@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The end-to-end tests, on the cluster in KUBECONFIG (with KubeRay), else on a new kind cluster.
 #
-#   tools/e2e.sh [PART…]   unstarted: those of test_e2e_unstarted.py, alone; others; default: both
+#   tools/e2e.sh [PART…]   waiting: those of test_e2e_waiting.py, alone; others; default: both
 #
 #   E2E_LOAD_IMAGES   command that loads locally built images, given by name, onto the cluster's nodes. Without it (and
 #                     with KUBECONFIG) nothing is built: the nodes have hindcast-runtime:e2e and hindcast-operator:e2e,
@@ -40,12 +40,12 @@ if [ -n "${E2E_LOAD_IMAGES:-}" ]; then
   make images IMAGE_TAG=e2e
   $E2E_LOAD_IMAGES hindcast-operator:e2e hindcast-runtime:e2e
 fi
-unstarted=tests/e2e/test_e2e_unstarted.py
-[ $# -gt 0 ] || set -- unstarted others
+waiting=tests/e2e/test_e2e_waiting.py
+[ $# -gt 0 ] || set -- waiting others
 for part; do
   case $part in
-    unstarted) $PYTEST $unstarted ;;
-    others) $PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 tests/e2e --ignore $unstarted ;;
-    *) echo "e2e: there is no part $part; write unstarted or others" >&2; exit 2 ;;
+    waiting) $PYTEST $waiting ;;
+    others) $PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 tests/e2e --ignore $waiting ;;
+    *) echo "e2e: there is no part $part; write waiting or others" >&2; exit 2 ;;
   esac
 done

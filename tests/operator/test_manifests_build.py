@@ -228,6 +228,16 @@ def test_every_group_says_how_many_cpus_ray_hands_out_and_which_pool_it_is(resou
 
 
 @every
+def test_workers_are_restarted_without_a_raylet_and_the_head_is_not(resource: Resource) -> None:
+    for pool, group in groups(ray_job(resource)).items():
+        probe = group["template"]["spec"]["containers"][0].get("livenessProbe")
+        assert (probe is None) == (pool == "head")
+        if probe is not None:
+            assert "raylet" in probe["exec"]["command"][-1]
+            assert probe["failureThreshold"] * probe["periodSeconds"] < 600, "KubeRay's own takes ten minutes"
+
+
+@every
 def test_pools_have_a_fixed_size_unless_the_interval_scales(resource: Resource) -> None:
     cluster = ray_job(resource)["spec"]["rayClusterSpec"]
     scaling = resource in EVERY[-1:]

@@ -22,6 +22,19 @@ SUBMITTER: Final = "submitter"
 SUBMITTER_CPU: Final = 0.1
 SUBMITTER_MEMORY: Final = 512 * MI
 
+_HAS_RAYLET: Final = "! [ -e /tmp/ray/session_latest/logs/raylet.out ] || grep -qsx raylet /proc/[0-9]*/comm"
+RAYLET_PROBE: Final = {
+    "exec": {"command": ["sh", "-c", _HAS_RAYLET]},
+    "periodSeconds": 10,
+    "timeoutSeconds": 5,
+    "failureThreshold": 12,
+}
+"""Restarts a worker's container two minutes after its raylet has ended.
+
+The raylet ends, as if it had been asked to, when the kernel kills its agent for memory, and `ray start --block` goes
+on without it. KubeRay's own probe takes ten minutes to notice.
+"""
+
 # Labels that other tools act on: Kueue would queue each pod, GitOps tools would own it.
 _KEPT_OFF_PODS: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "app.kubernetes.io/instance")
 
@@ -43,6 +56,8 @@ def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
             {"name": "gcs-server", "containerPort": 6379},
             {"name": "dashboard", "containerPort": 8265},
         ]
+    else:
+        container["livenessProbe"] = RAYLET_PROBE
     template = _template(resource, attempt, size.pool, container, mounted)
     spec = template["spec"]
     # The head alone talks to the API server.

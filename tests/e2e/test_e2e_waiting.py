@@ -1,4 +1,4 @@
-"""What ends before a pod runs our code.
+"""What mostly waits: for what never starts, and for the kubelet to restart a container.
 
 tools/e2e.sh runs these before the others, and alone: KubeRay is taken away for a while. In CI other layers run beside
 them, so that what takes 60 seconds may take 120.
@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import pytest
 from e2e_kube import Kube, KubeError, run
-from e2e_resources import training
+from e2e_resources import IN_PODS, code, recording, slow, training
+
+KILL_RAYS_AGENT = """\
+for process in /proc/[0-9]*; do
+  if grep -qs '^ray::DashboardA' $process/comm; then kill -KILL ${process#/proc/}; fi
+done"""
 
 
 def test_a_wrong_config_is_refused_at_admission(kube: Kube) -> None:
@@ -46,3 +51,24 @@ def test_kuberay_that_does_not_answer_and_an_image_that_is_not_there(kube: Kube)
     status = kube.status("OfflineTraining", "ignored")
     assert status["state"] == "Starting"
     assert [run["attempt"] for run in status["runs"]] == [1]
+
+
+def test_a_pod_whose_ray_has_ended(kube: Kube) -> None:
+    """Ray takes the end of its agent, which the kernel may kill for memory, for a stop, and its pod goes on without it."""
+    kube.apply(
+        code(slow=slow(0.2)),
+        recording("walks", environment={"id": "slow:Slow"}, duration={"episodes": 400}, cluster=IN_PODS),
+    )
+
+    def recorded() -> int:
+        return int(kube.status("OfflineRecording", "walks").get("progress", {}).get("episodes", 0))
+
+    kube.wait("episodes recorded", recorded)
+    (pod,) = kube.pods("runner", "walks")
+    kube.kubectl("exec", pod["metadata"]["name"], "--container", "ray", "--", "sh", "-c", KILL_RAYS_AGENT)
+    assert recorded() < 380, "it was over before Ray's agent died"
+    status = kube.wait_state("OfflineRecording", "walks", "Succeeded")
+    assert status["output"]["episodes"] == 400
+    assert [run["attempt"] for run in status["runs"]] == [1]
+    (again,) = kube.pods("runner", "walks") or [pod]
+    assert again["metadata"]["uid"] == pod["metadata"]["uid"]
