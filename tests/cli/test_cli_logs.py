@@ -182,7 +182,15 @@ def test_without_the_runtime_extra_it_says_where_the_log_lies(
 
 
 @pytest.mark.parametrize(
-    "path", ["memory://bucket/x", "memory://bucket/x/", "/mnt/data", "file:///mnt/x", "relative/x"]
+    "path",
+    [
+        "memory://bucket/x",
+        "memory://bucket/x/",
+        "/mnt/data",
+        "file:///mnt/x",
+        "relative/x",
+        "s3://bucket/x?y",
+    ],
 )
 def test_where_the_log_lies_is_where_the_driver_puts_it(path: str) -> None:
     for raw in (training(checkpoint={"path": path}, revision=3), recording(output={"path": path})):
@@ -191,9 +199,9 @@ def test_where_the_log_lies_is_where_the_driver_puts_it(path: str) -> None:
 
 
 def test_options_of_a_uri_stay_at_its_end() -> None:
-    raw = training(checkpoint={"path": "s3://bucket/x?region=eu"})
+    raw = training(checkpoint={"path": "hdfs://host/x?user=me"})
     resource = validate_resource({key: value for key, value in raw.items() if key != "status"})
-    assert log_path(resource, "c") == "s3://bucket/x/clone/r1/logs/c.log?region=eu"
+    assert log_path(resource, "c") == "hdfs://host/x/clone/r1/logs/c.log?user=me"
 
 
 def test_the_latest_log_of_a_folder(hindcast: Hindcast, tmp_path: Path) -> None:

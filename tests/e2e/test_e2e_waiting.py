@@ -54,7 +54,7 @@ def test_kuberay_that_does_not_answer_and_an_image_that_is_not_there(kube: Kube)
 
 
 def test_a_pod_whose_ray_has_ended(kube: Kube) -> None:
-    """Ray takes the end of its agent, which the kernel may kill for memory, for a stop, and its pod goes on without it."""
+    """Ray takes the end of its agent, which the kernel may kill for memory, for a stop: its pod goes on without it."""
     kube.apply(
         code(slow=slow(0.2)),
         recording("walks", environment={"id": "slow:Slow"}, duration={"episodes": 400}, cluster=IN_PODS),

@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import OfflineTraining, Resource
 
 _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+_BUCKET: Final = re.compile(r"^(s3|gs|gcs|az|abfss?)://")
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,8 @@ def storage_paths(resource: Resource) -> list[StoragePath]:
 def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
     """The resource with its relative locations below `<root>/<namespace>`; references to other resources stay.
 
-    Resources of one name in two namespaces are two: neither finds the other's work as its own. A query of the
-    root (`s3://bucket/x?region=…`) stays at the end. Paths that lead out of the root stay relative, as all do
-    without a root; `refusals` says so.
+    Resources of one name in two namespaces are two: neither finds the other's work as its own. Paths that lead out
+    of the root stay relative, as all do without a root; `refusals` says so.
     """
     if root is None:
         return resource
@@ -75,8 +75,8 @@ def run_folder(training: OfflineTraining) -> str:
 
 
 def below(folder: str, *names: str) -> str:
-    """What is below a folder; a query of its URI (`hdfs://host/x?user=…`) stays at the end."""
-    base, mark, query = folder.partition("?")
+    """What is below a folder; a query of its URI (`hdfs://host/x?user=…`) stays at the end. Buckets have none."""
+    base, mark, query = (folder, "", "") if _BUCKET.match(folder) else folder.partition("?")
     return f"{'/'.join((base.rstrip('/'), *names))}{mark}{query}"
 
 
