@@ -23,6 +23,7 @@ _TIME_LIMIT: Final = "TimeLimit.truncated"
 _UUID_BYTES: Final = 16
 _TRUE: Final = ("true", "1", "1.0", "t", "yes")
 _FALSE: Final = ("false", "0", "0.0", "f", "no")
+_NESTED: Final = "where a row holds a whole episode, make a row of each timestep, as pandas' `explode` does"
 _EXPECTED: Final = "expected true or false; fix it, or name another column by `schema`"
 
 
@@ -58,7 +59,8 @@ def _flags(table: pa.Table, plan: TablePlan, own: str) -> Bool:
     elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         true, false = pc.equal(column, 1), pc.equal(column, 0)
     else:
-        raise CellError(0, f"{name!r} is a column of {column.type}: expected true or false")
+        hint = f"; {_NESTED}" if pa.types.is_nested(column.type) else ""
+        raise CellError(0, f"{name!r} is a column of {column.type}: expected true or false{hint}")
     if (row := first_true(~pc.or_(true, false).to_numpy())) is not None:
         raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_EXPECTED}")
     return true.to_numpy()
