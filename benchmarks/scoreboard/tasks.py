@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1, 2, 3)
 OURS, D3RLPY, RLLIB = "Hindcast", "d3rlpy", "RLlib"
 JUDGES = "-judges"
 """Ends the names of recordings of the same behaviour that policies are judged by and never trained on."""
