@@ -67,8 +67,12 @@ def test_a_pod_whose_ray_has_ended(kube: Kube) -> None:
     (pod,) = kube.pods("runner", "walks")
     kube.kubectl("exec", pod["metadata"]["name"], "--container", "ray", "--", "sh", "-c", KILL_RAYS_AGENT)
     assert recorded() < 380, "it was over before Ray's agent died"
+
+    def restarts() -> int:
+        (pod,) = kube.pods("runner", "walks")
+        return int(pod["status"]["containerStatuses"][0]["restartCount"])
+
+    kube.wait("its container is restarted", restarts, 300)
     status = kube.wait_state("OfflineRecording", "walks", "Succeeded")
     assert status["output"]["episodes"] == 400
     assert [run["attempt"] for run in status["runs"]] == [1]
-    (again,) = kube.pods("runner", "walks") or [pod]
-    assert again["metadata"]["uid"] == pod["metadata"]["uid"]
