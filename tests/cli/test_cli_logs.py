@@ -190,6 +190,7 @@ def test_without_the_runtime_extra_it_says_where_the_log_lies(
         "file:///mnt/x",
         "relative/x",
         "s3://bucket/x?y",
+        "/mnt/x?y",
     ],
 )
 def test_where_the_log_lies_is_where_the_driver_puts_it(path: str) -> None:

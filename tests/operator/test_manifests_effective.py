@@ -98,6 +98,7 @@ def test_memory_of_a_pool_given_in_the_spec_wins_over_the_platforms() -> None:
         ("s3://bucket/x", "runs", "s3://bucket/x/rl/runs"),
         ("s3://bucket/x/", "./a//b/", "s3://bucket/x/rl/a/b"),
         ("s3://bucket/x?", "runs", "s3://bucket/x?/rl/runs"),
+        ("/mnt/x?", "runs", "/mnt/x?/rl/runs"),
         ("hdfs://host/x?user=me", "runs", "hdfs://host/x/rl/runs?user=me"),
         ("/mnt/data", "runs", "/mnt/data/rl/runs"),
         ("s3://bucket/x", "gs://other/runs", "gs://other/runs"),

@@ -75,8 +75,12 @@ def run_folder(training: OfflineTraining) -> str:
 
 
 def below(folder: str, *names: str) -> str:
-    """What is below a folder; a query of its URI (`hdfs://host/x?user=…`) stays at the end. Buckets have none."""
-    base, mark, query = (folder, "", "") if _BUCKET.match(folder) else folder.partition("?")
+    """What is below a folder; a query of its URI (`hdfs://host/x?user=…`) stays at the end.
+
+    In plain paths and buckets, `?` is part of a name.
+    """
+    has_query = _SCHEME.match(folder) and not _BUCKET.match(folder)
+    base, mark, query = folder.partition("?") if has_query else (folder, "", "")
     return f"{'/'.join((base.rstrip('/'), *names))}{mark}{query}"
 
 
