@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 SEEDS = (0, 1, 2, 3)
@@ -83,20 +83,13 @@ IQLS_OWN: Mapping[str, Any] = {
 """The policy of IQL's paper, which is d3rlpy's, too."""
 
 
-def mujoco(
-    name: str,
-    reference: tuple[float, float],
-    *,
-    medium: int,
-    models: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Environment:
+def mujoco(name: str, reference: tuple[float, float], *, medium: int) -> Environment:
     """Hopper or HalfCheetah: networks and rates of the papers, fewer updates than theirs.
 
     Args:
         name: Gymnasium's.
         reference: D4RL's (arXiv 2004.07219) returns of the random and the expert policy, by which papers score.
         medium: updates after which SAC is recorded as `medium`; `replay` has ten equal steps up to there.
-        models: see `Environment`.
     """
     return Environment(
         name,
@@ -117,7 +110,6 @@ def mujoco(
         episodes=10,
         algorithms=("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL"),
         rivals=(D3RLPY,),
-        models=models or {},
     )
 
 
@@ -162,7 +154,7 @@ ENVIRONMENTS = {
     ),
     # The squashed Gaussian, with which IQL learns more in Pendulum, ends at a return of 79 on the medium data of seed 1
     # here, and the paper's policy at 541.
-    "hopper": mujoco("Hopper-v5", (-20.272305, 3234.3), medium=60_000, models={"IQL": IQLS_OWN}),
+    "hopper": replace(mujoco("Hopper-v5", (-20.272305, 3234.3), medium=60_000), models={"IQL": IQLS_OWN}),
     "halfcheetah": mujoco("HalfCheetah-v5", (-280.178953, 12135.0), medium=40_000),
 }
 

@@ -102,7 +102,7 @@ def _config(piece: Piece, path: Path) -> Any:
     model = {
         "fcnet_hiddens": list(environment.hidden),
         "fcnet_activation": "relu",
-        **environment.models.get(piece.trained, MODELS.get(piece.trained, {})),
+        **{**MODELS, **environment.models}.get(piece.trained, {}),
     }
     if piece.trained == "ReBRAC":
         options |= {"actor_beta": BETAS[piece.data], "critic_beta": BETAS[piece.data]}

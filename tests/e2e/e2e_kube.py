@@ -149,6 +149,10 @@ class Kube:
 
         self.wait(f"{word!r} in a condition and an event of {name}", check, seconds)
 
+    def episodes(self, recording: str) -> int:
+        """What a recording reports to have recorded so far."""
+        return int(self.status("OfflineRecording", recording).get("progress", {}).get("episodes", 0))
+
     def wait_iteration(self, name: str, iteration: int) -> int:
         """The iteration that the training reports, once it is this one."""
 

@@ -28,10 +28,10 @@ def test_a_runner_deleted_in_mid_file(kube: Kube, tmp_path: Path, monkeypatch: p
         "cluster": IN_PODS,
     }
     kube.apply(code(slow=slow(0.01)), recording("walks", **spec, **there))
-    kube.wait("episodes recorded", lambda: episodes(kube, "walks") > 500)
+    kube.wait("episodes recorded", lambda: kube.episodes("walks") > 500)
     victim = kube.pods("runner", "walks")[0]["metadata"]["name"]
     kube.delete("pod", victim, "--grace-period=0", "--force", "--wait=false")
-    assert episodes(kube, "walks") < EPISODES - 2 * 8, "it was over before the runner died"
+    assert kube.episodes("walks") < EPISODES - 2 * 8, "it was over before the runner died"
     status = kube.wait_state("OfflineRecording", "walks", "Succeeded")
 
     assert status["output"]["episodes"] == EPISODES
@@ -48,8 +48,3 @@ def test_a_runner_deleted_in_mid_file(kube: Kube, tmp_path: Path, monkeypatch: p
         )
     )
     assert episode_hashes(found) == episode_hashes(read_all(tmp_path / "alone"))
-
-
-def episodes(kube: Kube, name: str) -> int:
-    """Recorded so far."""
-    return int(kube.status("OfflineRecording", name).get("progress", {}).get("episodes", 0))

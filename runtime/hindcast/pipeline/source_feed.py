@@ -236,7 +236,9 @@ class ModuleActions(BlockConnector):
 
 def _order(dataset: Dataset, settings: Settings) -> Order:
     needs = settings.needs
-    items = [items_in(unit.lengths, needs).sum() for unit in dataset.units] if needs.seq_len else None
+    items = None
+    if needs.seq_len:
+        items = np.array([items_in(unit.lengths, needs).sum() for unit in dataset.units], dtype=np.int64)
     return Order(
         np.array([unit.lengths.sum() for unit in dataset.units], dtype=np.int64),
         np.array([unit.nbytes for unit in dataset.units], dtype=np.int64),
@@ -244,7 +246,7 @@ def _order(dataset: Dataset, settings: Settings) -> Order:
         window_steps=settings.pipeline.window_steps,
         window_bytes=parse_bytes(settings.pipeline.window_bytes),
         replacement=settings.pipeline.sampling == "WithReplacement",
-        items=None if items is None else np.array(items, dtype=np.int64),
+        items=items,
     )
 
 
