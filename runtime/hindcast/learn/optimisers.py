@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.errors import DataError, SpecError
-from hindcast.learn.pieces import adam_in_pieces, in_pieces
+from hindcast.learn.pieces import in_pieces, plain_adam
 from hindcast.learn.schedules import Schedule, curve_of, is_constant, value_at
 from hindcast.user_code import Misuse
 
@@ -275,8 +275,8 @@ def _built(
             kind(**options)
         made = kind if described[0].get("differentiable") else uncompiled(kind)
         is_fused = all(options.get("fused") for options in described)
-        if is_fused and issubclass(kind, _ADAMS) and groups[0].parameters[0].is_cuda:
-            made = adam_in_pieces(made)
+        if is_fused and issubclass(kind, _ADAMS):
+            made = plain_adam(made)
         return made(described, **{key: value for key, value in described[0].items() if key != "params"})
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]

@@ -1,6 +1,6 @@
-"""Many small tensors on a GPU: torch's kernels for lists of them, kept busy.
+"""Many small tensors: torch's kernels for lists of them, kept busy.
 
-Such a kernel gives 65,536 elements of one tensor to one block of threads, and a GPU has over a hundred places for
+On a GPU such a kernel gives 65,536 elements of one tensor to one block of threads, and a GPU has over a hundred places for
 blocks: a network of two layers of 256 leaves all but six empty. Cut into pieces it takes a quarter of the time.
 """
 
@@ -26,29 +26,44 @@ def in_pieces(*lists: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
     return tuple([piece for each in tensors for piece in each.view(-1).split(_ELEMENTS)] for tensors in lists)
 
 
-def adam_in_pieces(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Adam or AdamW whose fused step is of pieces; its state is that of `kind`."""
+def plain_adam(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Adam or AdamW whose step is the fused kernel, on a GPU of pieces, and nothing around it.
+
+    Its state is that of `kind`. On a CPU torch's own step of a small network takes twice as long: it looks for what
+    differs in device, tells a profiler, and calls the hooks of a step, which therefore are not called here.
+    """
     move: Any = torch._fused_adamw_ if issubclass(kind, torch.optim.AdamW) else torch._fused_adam_
 
-    class InPieces(kind):  # type: ignore[misc, valid-type]
+    class Plain(kind):  # type: ignore[misc, valid-type]
         @torch.no_grad()
         def step(self: Any) -> None:
             for group in self.param_groups:
                 moved: list[list[Tensor]] = [[] for _ in range(5)]
                 steps: list[Tensor] = []
                 self._init_group(group, *moved, steps)
+                if not steps:  # none of them had a gradient
+                    continue
                 torch._foreach_add_(steps, 1)
                 pieces = in_pieces(*(tensors for tensors in moved if tensors))
-                counts = [len(in_pieces([each])[0]) for each in moved[0]]
                 beta1, beta2 = group["betas"]
                 move(
                     *pieces,
                     *[[]] * (len(moved) - len(pieces)),  # what amsgrad alone has
-                    [step for step, count in zip(steps, counts, strict=True) for _ in range(count)],
+                    _of_pieces(steps, moved[0], len(pieces[0])),
                     lr=group["lr"],
                     beta1=beta1,
                     beta2=beta2,
                     **{option: group[option] for option in ("weight_decay", "eps", "amsgrad", "maximize")},
                 )
 
-    return InPieces
+        step.hooked = True  # torch would wrap it otherwise
+
+    return Plain
+
+
+def _of_pieces(steps: list[Tensor], tensors: Sequence[Tensor], pieces: int) -> list[Tensor]:
+    """Each tensor's step count, as often as it has pieces."""
+    if pieces == len(steps):
+        return steps
+    counts = [len(in_pieces([each])[0]) for each in tensors]
+    return [step for step, count in zip(steps, counts, strict=True) for _ in range(count)]
