@@ -210,7 +210,7 @@ def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch)
         ),
         ({**OWN, "new_obs": [1, 2, 3]}, {}, "'new_obs' is int64 .* and 'obs' is float64"),
         ({**OWN, "done": [0, 1, 2]}, {}, "row 2: 'done' is 2: expected true or false"),
-        ({**OWN, "done": [[0, 1]] * 3}, {}, "a row holds a whole episode, make a row of each timestep"),
+        ({**OWN, "done": [[0, 1]] * 3}, {}, "a row is a whole episode, actions, rewards, .* are all lists"),
         (
             {**OWN, "done": [0, 1, 0], "terminal": [0, 1, 0]},
             {},

@@ -1,7 +1,7 @@
 """Many small tensors: torch's kernels for lists of them, kept busy.
 
-On a GPU such a kernel gives 65,536 elements of one tensor to one block of threads, and a GPU has over a hundred places for
-blocks: a network of two layers of 256 leaves all but six empty. Cut into pieces it takes a quarter of the time.
+On a GPU such a kernel gives 65,536 elements of one tensor to one block of threads, and a GPU has over a hundred places
+for blocks: a network of two layers of 256 leaves all but six empty. Cut into pieces it takes a quarter of the time.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import LEAVE_OUT, CellError, RowError, first_true
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf, kind_of
+from hindcast.formats.tables.episode_rows import steps_of
 from hindcast.formats.tables.filters import passing
 from hindcast.formats.tables.json_lines import json_cells
 from hindcast.formats.tables.naming import ROLES, LeafSource, TablePlan
@@ -53,23 +54,34 @@ class TableReader(NamedTuple):
 
 
 def rows_of(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
-    """A table's rows that pass the filter; None if none does.
+    """A table's timesteps that pass the filter; None if none does.
 
     Args:
         table: adjacent rows of the file, with the columns of the plan and of the filter.
         first: number of the table's first row.
         reader: of the file.
 
+    Returns:
+        The timesteps. Where a row of the file is a whole episode, they all have its number; without episode ids, they
+        end with it.
+
     Raises:
         DataError: cells that cannot be read, with file and row.
     """
     path, plan, spec = reader.path, reader.plan, reader.spec
+    with sentences(path, range(first, first + len(table))):
+        steps = steps_of(table, plan)
     with sentences(path):
-        table, row = passing(table, reader.options.filter, first)
+        table, row = passing(steps.table if steps else table, reader.options.filter, 0 if steps else first)
     if not len(table):
         return None
+    is_last = None
+    if steps is not None:
+        is_last, row = steps.is_last[row], first + steps.row[row]
     with sentences(path, row):
         terminated, truncated = ends_of(table, plan)
+        if is_last is not None and Columns.EPS_ID not in plan.sources:
+            truncated |= is_last & ~terminated
         table, missing = _filled(table, plan, terminated | truncated, reader.options.ignore_final_observation)
         columns: dict[str, NDArray[Any]] = {}
         for name, source in plan.sources.items():

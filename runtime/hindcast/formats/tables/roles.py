@@ -23,7 +23,7 @@ _TIME_LIMIT: Final = "TimeLimit.truncated"
 _UUID_BYTES: Final = 16
 _TRUE: Final = ("true", "1", "1.0", "t", "yes")
 _FALSE: Final = ("false", "0", "0.0", "f", "no")
-_NESTED: Final = "where a row holds a whole episode, make a row of each timestep, as pandas' `explode` does"
+_NESTED: Final = "where a row is a whole episode, actions, rewards, flags and timesteps are all lists"
 _EXPECTED: Final = "expected true or false; fix it, or name another column by `schema`"
 
 

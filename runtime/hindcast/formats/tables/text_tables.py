@@ -21,7 +21,7 @@ from hindcast.formats.tables.filters import keyed
 from hindcast.formats.tables.naming import ALIASES, TablePlan, listed, nearest, plan_of
 from hindcast.formats.tables.read_options import column_types_of
 from hindcast.formats.tables.text_files import Span, blocks_of, is_compressed, text_of
-from hindcast.formats.tables.written import empty_leaves, with_element, written_spec
+from hindcast.formats.tables.written import element_of, empty_leaves, with_element, written_spec
 from hindcast.storage.location import Location
 
 Types = Mapping[str, pa.DataType]
@@ -206,7 +206,7 @@ def _with_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptions)
     declared = dict(column_types_of(options))
     rewards = plan.sources.get(Columns.REWARDS)
     for name in rewards.columns if rewards is not None else ():
-        if name in table.column_names and pa.types.is_integer(table.schema.field(name).type):
+        if name in table.column_names and pa.types.is_integer(element_of(table.schema.field(name).type)):
             declared.setdefault(name, pa.float64())
     for name, number in declared.items():
         if name not in table.column_names:

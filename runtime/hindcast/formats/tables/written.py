@@ -45,6 +45,11 @@ def leaf_type(leaf: Leaf) -> pa.DataType:
     return pa.float32() if leaf.dtype == np.float16 else pa.from_numpy_dtype(leaf.dtype.newbyteorder("="))
 
 
+def element_of(kind: pa.DataType) -> pa.DataType:
+    """The innermost type of lists."""
+    return element_of(kind.value_type) if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+
+
 def with_element(kind: pa.DataType, number: pa.DataType) -> pa.DataType:
     """The type with its innermost number type replaced: `list<int64>` and float64 give `list<double>`."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
