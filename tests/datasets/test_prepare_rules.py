@@ -178,6 +178,34 @@ def test_without_next_observations(tmp_path, block, table):
     assert found.num_steps == 14
 
 
+@pytest.mark.parametrize("left_out", [[], ["t"], ["eps_id", "t"]])
+def test_last_steps_of_unknown_next_observation_are_left_out(tmp_path, table, left_out):
+    """Of 4 timesteps that terminate, 7 that were cut off, and 3 of which nothing says that they end."""
+    ends = {"terminateds": [3], "truncateds": [10]}
+    flags = {name: pa.array(np.isin(np.arange(14), rows)) for name, rows in ends.items()}
+    for name, values in flags.items():
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs", *left_out]))
+    dataset = opened(path, {"cut_off_steps": "Drop"})
+    found = kit.read_block(dataset)
+    assert found.length.tolist() == [4, 6, 2]
+    assert found.terminated.tolist() == [True, False, False]
+    assert found.truncated.tolist() == [False, True, False]
+    every = np.array(table["obs"].to_pylist())
+    finals = found.columns["obs"][found.obs_start + found.length]
+    assert finals.tolist() == [[0.0] * every.shape[1], every[10].tolist(), every[13].tolist()]
+    assert found.columns["rewards"].tolist() == np.delete(table["rewards"].to_numpy(), [10, 13]).tolist()
+    told = "".join(dataset.notes)
+    assert "the final observation of 1 episodes is zeros" in told
+    assert "2 last steps were left out" in told
+
+
+def test_an_episode_of_one_unknown_step_is_none(tmp_path, table):
+    rows = table.slice(0, 1).drop_columns(["new_obs"])
+    with pytest.raises(DataError, match="no rows that make an episode"):
+        opened(kit.write_files(tmp_path / "rows", rows), {"cut_off_steps": "Drop"})
+
+
 @pytest.mark.parametrize("scramble", [False, True])
 @pytest.mark.parametrize("t", ["numbers", "times", "none"])
 def test_a_filter_loses_no_transition_that_passes_it(tmp_path, table, scramble, t):

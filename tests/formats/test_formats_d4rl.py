@@ -112,50 +112,12 @@ def test_columns_of_one_number_are_flat(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.terminated, data["terminals"])
 
 
-def test_without_next_observations_somebody_must_decide(tmp_path: Path) -> None:
+def test_without_next_observations_the_rows_have_none(tmp_path: Path) -> None:
     data = arrays()
     del data["next_observations"]
-    path = write(tmp_path / "a.hdf5", data)
-    with pytest.raises(
-        DataError, match=r"no 'next_observations'.*ignoreFinalObservation.*timeout_steps: Drop"
-    ):
-        read(path)
-    rows = one(path, ReadOptions(ignore_final_observation=True))
+    rows = one(write(tmp_path / "a.hdf5", data))
     assert "new_obs" not in rows.columns
     assert len(rows) == sum(LENGTHS)
-
-
-def test_steps_before_an_unknown_observation_are_left_out_when_told(tmp_path: Path) -> None:
-    full = arrays()
-    data = {name: value for name, value in full.items() if name != "next_observations"}
-    options = ReadOptions(ignore_final_observation=True, options={"timeout_steps": "Drop"})
-    rows = one(write(tmp_path / "a.hdf5", data), options)
-    timed_out = np.cumsum(LENGTHS)[[1, 3]] - 1
-    kept = np.setdiff1d(np.arange(sum(LENGTHS)), timed_out)
-    np.testing.assert_array_equal(rows.row, kept)
-    terminal = rows.terminated
-    np.testing.assert_array_equal(
-        rows.columns["new_obs"][~terminal], full["next_observations"][kept][~terminal]
-    )
-    assert not rows.columns["new_obs"][terminal].any()
-    assert D4RL.notes(resolve(tmp_path / "a.hdf5"), options) == (
-        "the final observation of 2 episodes is zeros: there are no next_observations",
-        "left out 2 steps whose next observation is not stored, as timeout_steps: Drop requests",
-    )
-    assert rows.row[rows.truncated].tolist() == (timed_out - 1).tolist()
-    assert rows.row[rows.terminated].tolist() == (np.cumsum(LENGTHS)[[0, 2]] - 1).tolist()
-
-
-def test_without_terminals_nothing_is_invented(tmp_path: Path) -> None:
-    full = arrays()
-    data = {name: value for name, value in full.items() if name != "next_observations"}
-    data["timeouts"] = data["timeouts"] | data["terminals"]
-    data["terminals"] = np.zeros_like(data["terminals"])
-    data["timeouts"][-1] = False  # the file stops within an episode
-    rows = one(write(tmp_path / "maze2d.hdf5", data), ReadOptions(options={"timeoutSteps": "Drop"}))
-    np.testing.assert_array_equal(rows.columns["new_obs"], full["next_observations"][rows.row])
-    assert len(rows) == sum(LENGTHS) - len(LENGTHS)
-    assert rows.truncated.sum() == len(LENGTHS) - 1
 
 
 def test_without_timeouts_the_limit_is_told(tmp_path: Path) -> None:
@@ -214,5 +176,5 @@ def test_unknown_options_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.hdf5", arrays())
     with pytest.raises(DataError, match="D4RL has no read option 'limit'"):
         read(path, ReadOptions(options={"limit": 3}))
-    with pytest.raises(DataError, match="timeout_steps is 'drop'"):
-        read(path, ReadOptions(options={"timeout_steps": "drop"}))
+    with pytest.raises(DataError, match="max_episode_steps is -1: expected a number of steps"):
+        read(path, ReadOptions(options={"max_episode_steps": -1}))

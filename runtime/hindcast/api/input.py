@@ -53,6 +53,12 @@ class PrepareSpec(Model):
     """What to do with duplicate rows: `Drop` keeps one of them. Rows of one timestep that differ are always refused."""
     unfinished: Literal["Keep", "Drop", "Refuse"] = "Keep"
     """What to do when an episode ends neither terminated nor truncated."""
+    cut_off_steps: Literal["Keep", "Drop"] = "Keep"
+    """What to do with the last step of an episode that did not terminate, for data without next observations: `Drop`
+    leaves it out, and its observation becomes the episode's last one."""
+    cut_off_steps: Literal["Keep", "Drop"] = "Keep"
+    """What to do with the last step of an episode that did not terminate, for data without next observations: `Drop`
+    leaves it out, and its observation is then the episode's last."""
 
 
 class InputSource(Model):

@@ -79,6 +79,13 @@ class ReadFlags:
         Literal["Keep", "Drop", "Refuse"],
         _reading(help="What to do when an episode ends neither terminated nor truncated."),
     ] = "Keep"
+    cut_off_steps: Annotated[
+        Literal["Keep", "Drop"],
+        _reading(
+            help="What to do with the last step of an episode that did not terminate, for data without next "
+            "observations."
+        ),
+    ] = "Keep"
     actions_normalized: Annotated[
         bool | None,
         _reading(
@@ -109,7 +116,11 @@ class ReadFlags:
             options=dict(map(_read_option, self.read_option or ())),
         )
         prepare = PrepareSpec(
-            order=self.order, gaps=self.gaps, duplicates=self.duplicates, unfinished=self.unfinished
+            order=self.order,
+            gaps=self.gaps,
+            duplicates=self.duplicates,
+            unfinished=self.unfinished,
+            cut_off_steps=self.cut_off_steps,
         )
         return Reading(tuple(paths), self.form, options, prepare, self.actions_normalized)
 

@@ -13,7 +13,7 @@ from hindcast.datasets.assembly.ordering import RowOrder, in_order
 from hindcast.datasets.assembly.row_comparison import follows, has_next
 from hindcast.datasets.assembly.rules import Findings, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.episodes.block import I64, Block
+from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
@@ -40,6 +40,11 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     if rules.spec.unfinished == "Drop":
         kept = ~np.isin(steps.episode[index], unfinished)
         index, begins, t = index[kept], begins[kept], t[kept]
+    if not has_next(steps):
+        found |= _final_found(steps, index, begins, rules)
+        if rules.spec.cut_off_steps == "Drop":
+            steps, kept = _without_unknown(steps, index, begins)
+            index, begins, t = index[kept], begins[kept], t[kept]
     if not len(index):
         return None, Findings(rows=len(steps), orders=order.orders, found=found)
     starts = np.flatnonzero(begins)
@@ -118,6 +123,33 @@ def _unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
     return steps.episode[last[~steps.ended[last]]]
 
 
+def _final_found(steps: Steps, index: I64, begins: Bool, rules: Rules) -> dict[Kind, Any]:
+    """What is done where the observation after an episode's last row is not in the data."""
+    last = index[np.append(begins[1:], True)[: len(index)]]
+    dropped = ~steps.terminated[last] & (rules.spec.cut_off_steps == "Drop")
+    parts: dict[Kind, I64] = {"zeros": last[~dropped], "cut_off": last[dropped]}
+    return {kind: rules.finding(steps, np.sort(rows)) for kind, rows in parts.items() if len(rows)}
+
+
+def _without_unknown(steps: Steps, index: I64, begins: Bool) -> tuple[Steps, Bool]:
+    """Steps with next observations, and which of `index` have one or need none, since they terminated.
+
+    The row before one that is left out becomes its episode's last, and is cut off as that one was.
+    """
+    last = np.append(begins[1:], True)[: len(index)]
+    unknown = last & ~steps.terminated[index]
+    before = np.flatnonzero(unknown & ~begins) - 1
+    truncated = steps.truncated.copy()
+    truncated[index[before]] = steps.truncated[index[before + 1]]
+    columns = dict(steps.columns)
+    for name in leaves_of(Columns.OBS, steps.columns):
+        then = np.full_like(steps.columns[name], "" if steps.columns[name].dtype == object else 0)
+        then[index[:-1]] = steps.columns[name][index[1:]]
+        then[index[last]] = "" if then.dtype == object else 0
+        columns[next_leaf(name)] = then
+    return replace(steps, columns=columns, truncated=truncated), ~unknown
+
+
 def _with_final(steps: Steps, rules: Rules) -> Steps:
     """The steps, checked to have next observations of the same shape if they have any, in one dtype.
 
@@ -128,13 +160,14 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
     if not names:
         raise rules.refuse(steps, 0, f"there is no 'obs': found {sorted(steps.columns)}; name it by `schema`")
     if not has_next(steps):
-        if rules.zero_final:
+        if rules.zero_final or rules.spec.cut_off_steps == "Drop":
             return steps
         raise rules.refuse(
             steps,
             0,
             "there is no 'new_obs', so the observation after an episode's last row is not in the data; name its "
-            "column by `schema`, or set ignoreFinalObservation: true, with which it is zeros",
+            "column by `schema`; or leave out the last steps of episodes that did not terminate, with "
+            "prepare.cutOffSteps: Drop, or take zeros, with ignoreFinalObservation: true",
         )
     columns = dict(steps.columns)
     for name in names:

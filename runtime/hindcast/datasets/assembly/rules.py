@@ -16,7 +16,18 @@ from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
 from hindcast.formats.entries import Stored
 
-Kind = Literal["gaps", "duplicates", "repeated", "unfinished", "late", "restarts", "unlike", "dropped"]
+Kind = Literal[
+    "gaps",
+    "duplicates",
+    "repeated",
+    "unfinished",
+    "late",
+    "restarts",
+    "unlike",
+    "dropped",
+    "zeros",
+    "cut_off",
+]
 _ORDERS: Final = {
     "time": "by t",
     "stored": "as stored",
@@ -31,6 +42,8 @@ _SAID: Final[dict[Kind, str]] = {
     "restarts": "{} times an episode continues after its end, and was cut there",
     "unlike": "in {} rows new_obs is not the next row's obs, which counts",
     "dropped": "{} rows of unfinished episodes were dropped",
+    "zeros": "the final observation of {} episodes is zeros, since there is no new_obs",
+    "cut_off": "{} last steps were left out, since there is no new_obs and their episodes did not terminate",
 }
 
 

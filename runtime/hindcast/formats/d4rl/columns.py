@@ -40,11 +40,6 @@ class File(NamedTuple):
     timeouts: Dataset | None
     rows: int
 
-    @property
-    def has_next(self) -> bool:
-        """Whether the file holds next observations."""
-        return any(root(name) == Columns.NEXT_OBS for name in self.columns)
-
 
 def columns_of(location: Location, file: Group, options: ReadOptions) -> File:
     """Look into the file.

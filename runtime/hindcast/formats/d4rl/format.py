@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from hindcast import formatting
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns, leaves_of, next_leaf
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
 from hindcast.formats.d4rl.columns import File, columns_of, flags
@@ -26,7 +24,6 @@ from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
 _MAX_STEPS: Final = "max_episode_steps"
-_TIMEOUT_STEPS: Final = "timeout_steps"
 _D3RLPY_ENDS: Final = "episode_terminals"
 
 
@@ -36,19 +33,6 @@ class _EpisodeRange(NamedTuple):
     start: int
     stop: int
     episode: int
-
-
-class _Options(NamedTuple):
-    """`readOptions`.
-
-    Attributes:
-        max_episode_steps: the environment's time limit, for files without timeouts; 0: it has none.
-        drops: whether to leave out a step whose next observation was not stored, if the episode continued
-            after it; its observation then becomes the episode's last one.
-    """
-
-    max_episode_steps: int | None
-    drops: bool
 
 
 class Ends(NamedTuple):
@@ -84,12 +68,11 @@ class D4RL(Format):
         Raises:
             DataError: a damaged file, one that lacks what is needed, unknown options.
         """
-        own = _options(options)
+        limit = _step_limit(options)
         with hdf5.opened(location) as root:
             file = columns_of(location, root, options)
-            ends = _ends(location, file, own, 0, file.rows)
+            ends = _ends(location, file, limit, 0, file.rows)
             size = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
-        _check_final(location, file, ends, own, options)
         starts = ends.starts()
         each = max(1, size // file.rows)
         piece = starts * each // PIECE_BYTES
@@ -104,48 +87,34 @@ class D4RL(Format):
         """Empty: the files name neither spaces nor environment."""
         return DataSpec(normalized_actions=False)
 
-    def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.notes`: what replaces observations that are not in the file."""
-        own = _options(options)
-        with hdf5.opened(location) as root:
-            file = columns_of(location, root, options)
-            if file.has_next:
-                return ()
-            ends = _ends(location, file, own, 0, file.rows)
-        return _notes(ends, own)
-
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """The piece's rows, with the ids and timesteps that the ends of episodes give them.
 
         Raises:
             DataError: damage, with file and path inside.
         """
-        location, stretch, own = piece.location, piece.stretch, _options(options)
+        location, stretch, limit = piece.location, piece.stretch, _step_limit(options)
         with hdf5.opened(location) as root:
             file = columns_of(location, root, options)
-            ends = _ends(location, file, own, stretch.start, stretch.stop)
+            ends = _ends(location, file, limit, stretch.start, stretch.stop)
             columns = {
                 name: _values(location, name, dataset, stretch) for name, dataset in file.columns.items()
             }
             kept = _filtered(location, file, options, stretch)
         rows = _rows(location, columns, ends, stretch)
-        if own.drops and not file.has_next:
-            rows, kept = _without_unknown(rows, kept)
         yield rows if kept.all() else rows.take(kept)
 
 
-def _options(options: ReadOptions) -> _Options:
-    given = check_options("D4RL", options.options, (_MAX_STEPS, _TIMEOUT_STEPS))
-    steps, timeouts = given.get(_MAX_STEPS), given.get(_TIMEOUT_STEPS, "Keep")
+def _step_limit(options: ReadOptions) -> int | None:
+    """The environment's time limit, for files without timeouts; 0: it has none."""
+    steps = check_options("D4RL", options.options, (_MAX_STEPS,)).get(_MAX_STEPS)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
         raise DataError(f"readOptions.{_MAX_STEPS} is {steps!r}: expected a number of steps, 0 for no limit")
-    if timeouts not in ("Keep", "Drop"):
-        raise DataError(f"readOptions.{_TIMEOUT_STEPS} is {timeouts!r}: expected Keep or Drop")
-    return _Options(steps, timeouts == "Drop")
+    return steps
 
 
-def _ends(location: Location, file: File, own: _Options, start: int, stop: int) -> Ends:
-    if file.timeouts is None and own.max_episode_steps is None:
+def _ends(location: Location, file: File, limit: int | None, start: int, stop: int) -> Ends:
+    if file.timeouts is None and limit is None:
         if _D3RLPY_ENDS in file.columns:
             raise DataError(
                 f"{location} has no 'timeouts', but {_D3RLPY_ENDS!r}, as d3rlpy wrote it: say "
@@ -156,39 +125,12 @@ def _ends(location: Location, file: File, own: _Options, start: int, stop: int) 
             f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 where all "
             "episodes end by 'terminals'"
         )
-    if file.timeouts is not None and own.max_episode_steps is not None:
+    if file.timeouts is not None and limit is not None:
         raise DataError(f"{location} has its own timeouts: leave readOptions.{_MAX_STEPS} out")
     terminated = flags(location, file.terminals, start, stop)
     if file.timeouts is not None:
         return Ends(terminated, flags(location, file.timeouts, start, stop))
-    return Ends(terminated, _cut_off(terminated, own.max_episode_steps or 0))
-
-
-def _check_final(location: Location, file: File, ends: Ends, own: _Options, options: ReadOptions) -> None:
-    """Without next observations, what follows an episode's last step is not in the file."""
-    if file.has_next or options.ignore_final_observation:
-        return
-    terminated = int(ends.terminated.sum())
-    if own.drops and not terminated:
-        return
-    others = len(ends.starts()) - terminated
-    raise DataError(
-        f"{location} has no 'next_observations', so the observation after an episode's last step is not in it: set "
-        "ignoreFinalObservation: true to use zeros, which have no effect after a terminal step "
-        f"({formatting.plural(terminated, 'episode')}); where an episode continues after its last step ({others}), "
-        f"readOptions.{_TIMEOUT_STEPS}: Drop leaves that step out, so that its observation is the last one"
-    )
-
-
-def _notes(ends: Ends, own: _Options) -> tuple[str, ...]:
-    terminated, episodes = int(ends.terminated.sum()), len(ends.starts())
-    zeros = terminated if own.drops else episodes
-    final = f"the final observation of {formatting.plural(zeros, 'episode')} is zeros: there are no next_observations"
-    dropped = formatting.plural(episodes - terminated, "step")
-    left_out = f"left out {dropped} whose next observation is not stored, as {_TIMEOUT_STEPS}: Drop requests"
-    return tuple(
-        note for note, holds in ((final, zeros), (left_out, own.drops and episodes > terminated)) if holds
-    )
+    return Ends(terminated, _cut_off(terminated, limit or 0))
 
 
 def _values(location: Location, name: str, dataset: Dataset, stretch: _EpisodeRange) -> Any:
@@ -226,23 +168,6 @@ def _rows(location: Location, columns: dict[str, Any], ends: Ends, stretch: _Epi
         eps_id=np.repeat(ids, length),
         t=row - stretch.start - np.repeat(starts, length),
     )
-
-
-def _without_unknown(rows: Rows, kept: Bool) -> tuple[Rows, Bool]:
-    """Next observations from the rows after; the rows without any are left out, but for terminal ones.
-
-    The row before one that is left out is its episode's last, and is cut off where that one was.
-    """
-    ended = rows.terminated | rows.truncated
-    ended[-1] = True
-    unknown = ended & ~rows.terminated
-    last = np.append(unknown[1:], False) & ~ended
-    following = {}
-    for name in leaves_of(Columns.OBS, rows.columns):
-        following[next_leaf(name)] = np.roll(rows.columns[name], -1, axis=0)
-        following[next_leaf(name)][ended] = 0
-    truncated = np.where(last, np.append(rows.truncated[1:], False), rows.truncated)
-    return replace(rows, columns={**rows.columns, **following}, truncated=truncated), kept & ~unknown
 
 
 def _cut_off(terminated: Bool, max_episode_steps: int) -> Bool:
