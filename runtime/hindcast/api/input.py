@@ -56,9 +56,6 @@ class PrepareSpec(Model):
     cut_off_steps: Literal["Keep", "Drop"] = "Keep"
     """What to do with the last step of an episode that did not terminate, for data without next observations: `Drop`
     leaves it out, and its observation becomes the episode's last one."""
-    cut_off_steps: Literal["Keep", "Drop"] = "Keep"
-    """What to do with the last step of an episode that did not terminate, for data without next observations: `Drop`
-    leaves it out, and its observation is then the episode's last."""
 
 
 class InputSource(Model):

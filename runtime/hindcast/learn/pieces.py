@@ -56,7 +56,7 @@ def plain_adam(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
                     **{option: group[option] for option in ("weight_decay", "eps", "amsgrad", "maximize")},
                 )
 
-        step.hooked = True  # torch would wrap it otherwise
+        step.hooked = True  # type: ignore[attr-defined]  # torch would wrap it otherwise
 
     return Plain
 
