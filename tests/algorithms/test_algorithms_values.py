@@ -190,10 +190,12 @@ def samples(algorithm, nets, batch):
     return [each.detach() for each in algorithm._samples(nets, batch, *draws)]
 
 
+@pytest.mark.parametrize("later_column", ["obs", "new_obs"])
 @torch.no_grad()
-def test_cqls_gap_by_hand():
-    """From the actions and densities that it drew itself."""
-    algorithm, nets = made("CQL", {"numActions": 2, "minQWeight": 3.0, "temperature": 0.5}, WIDE)
+def test_cqls_gap_by_hand(later_column):
+    """From the actions and densities that it drew itself; those of the next state's policy are valued here or there."""
+    config = {"numActions": 2, "minQWeight": 3.0, "temperature": 0.5, "nextStateGap": later_column == "new_obs"}
+    algorithm, nets = made("CQL", config, WIDE)
     batch = transitions(WIDE, size=5)
     actions, log_densities, wanted = samples(algorithm, nets, batch)
     assert actions.shape == (6, 5, 2) and log_densities.shape == (6, 5)
@@ -204,15 +206,9 @@ def test_cqls_gap_by_hand():
         total += float((taken - wanted).square().mean())
         soft = []
         for row in range(5):
-            one = {"obs": batch["obs"][row : row + 1]}
-            exponents = [
-                (
-                    float(nets["critics"](one, actions[j, row : row + 1])[member])
-                    - float(log_densities[j, row])
-                )
-                / 0.5
-                for j in range(6)
-            ]
+            states = [{"obs": batch["obs" if j < 4 else later_column][row : row + 1]} for j in range(6)]
+            values = [float(nets["critics"](states[j], actions[j, row : row + 1])[member]) for j in range(6)]
+            exponents = [(values[j] - float(log_densities[j, row])) / 0.5 for j in range(6)]
             soft.append(0.5 * np.log(np.sum(np.exp(exponents))))
         total += 3.0 * (np.mean(soft) - float(taken.mean()))
     found = stages(algorithm, nets, batch)[0].losses["critics"]

@@ -55,6 +55,9 @@ class CQLOptions(SACOptions):
     """Sampled actions from each of the three distributions."""
     min_q_weight: NonNegative = 5.0
     """Weight of the gap; with lagrangian, its factor inside the penalty."""
+    next_state_gap: bool = False
+    """Take the values of the actions from π(s') at s', as RLlib does, instead of at s, as the authors' code does: the
+    penalty then also lowers values where the policy goes next."""
     lagrangian: bool = False
     """Learn the weight α' of the gap."""
     lagrangian_thresh: NonNegative = Field(default=5.0, json_schema_extra={"x-only-with": "lagrangian"})
@@ -108,17 +111,26 @@ class CQL(SAC):
         self, nets: nn.ModuleDict, batch: Tensors, weight: Tensor | float, *draws: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The critics' loss, with the weight of the penalty; by how much the gaps exceed their target; metrics."""
-        options, critics = self.options, cast(Critics, nets["critics"])
+        options = self.options
         with torch.no_grad():
             actions, log_densities, wanted = self._samples(nets, batch, *draws)
-        values = critics(batch, torch.cat([actions, batch[Columns.ACTIONS].unsqueeze(0)]))
-        others, taken = values[:, :-1] - log_densities, values[:, -1]
+        others, taken = self._values(cast(Critics, nets["critics"]), batch, actions)
         td_loss = (taken - wanted).square().mean(-1).sum()
-        soft = torch.logsumexp(others / options.temperature, 1) * options.temperature
+        soft = torch.logsumexp((others - log_densities) / options.temperature, 1) * options.temperature
         gaps = (soft - taken).mean(-1)
         penalties = options.min_q_weight * gaps - (options.lagrangian_thresh if options.lagrangian else 0.0)
         metrics = {"td_loss": td_loss, "mean_q": taken.mean(), "conservative_gap": gaps.mean()}
         return td_loss + (weight * penalties).sum(), penalties.detach(), metrics
+
+    def _values(self, critics: Critics, batch: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """`[E, 3 N, B]` values of the sampled actions, the last N of them from π(s'); `[E, B]` of the recorded ones."""
+        recorded = batch[Columns.ACTIONS].unsqueeze(0)
+        if not self.options.next_state_gap:
+            values = critics(batch, torch.cat([actions, recorded]))
+            return values[:, :-1], values[:, -1]
+        here, later = actions.split([2 * self.options.num_actions, self.options.num_actions])
+        values = critics(batch, torch.cat([here, recorded]))
+        return torch.cat([values[:, :-1], critics(at_next(batch), later)], 1), values[:, -1]
 
     def _samples(
         self, nets: nn.ModuleDict, batch: Tensors, own_noise: Tensor, later_noise: Tensor, uniform: Tensor
