@@ -3,7 +3,8 @@
     python rllib_updates.py BATCHES.npz DEVICE
 
 Run by updates.py in an environment of its own. What is timed is `Learner.update` of batches that are ready, with the
-networks of two layers of 256; all other options are RLlib's defaults, but that CQL is past its warm-up.
+networks of two layers of 256; all other options are RLlib's defaults, but that CQL is past its warm-up, and that
+critics, which have such networks for observations and for actions each, are left without two more layers behind both.
 """
 
 import gymnasium as gym
@@ -20,6 +21,7 @@ from updates_timing import answer
 
 CONFIGS = {"BC": BCConfig, "IQL": IQLConfig, "CQL": CQLConfig, "SAC": SACConfig, "DQN": DQNConfig}
 OPTIONS = {"CQL": {"bc_iters": 0, "num_actions": 10}}
+MODEL = DefaultModelConfig(fcnet_hiddens=[256, 256], fcnet_activation="relu", fusionnet_hiddens=[])
 DISCRETE = ("DQN",)
 MODULE = "default_policy"
 
@@ -37,7 +39,7 @@ def update_of(name, columns, _device):
     config = (
         CONFIGS[name]()
         .environment(observation_space=observations, action_space=space)
-        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[256, 256], fcnet_activation="relu"))
+        .rl_module(model_config=MODEL)
         .training(**OPTIONS.get(name, {}))
     )
     learner = config.build_learner(spaces={MODULE: (observations, space)})

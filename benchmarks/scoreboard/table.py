@@ -140,12 +140,16 @@ def judged(results: Path, name: str) -> list[dict[str, Any]]:
 HEAD = f"""# Scoreboard
 
 Every algorithm on data recorded by our own SAC, and d3rlpy 2.8.1 and RLlib 2.60 on the same files, with the same number
-of updates, batches of {BATCH}, the same networks and learning rates. Other options are each library's defaults, except
-those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals). RLlib's learners are given
-batches directly, and its CQL no warm-up, which in RLlib's own loop never ends. `python benchmarks/scoreboard` makes the
-data, the results and this page. Raw results, with the return of every episode, are in
-[benchmarks/scoreboard/results](../benchmarks/scoreboard/results). A seed whose results were made on another machine has
-the data that the same SAC played there.
+of updates, batches of {BATCH}, the same networks and learning rates. Only RLlib's critics are larger: they have such a
+network for observations and one for actions, and two layers of 256 behind both. Other options are each library's
+defaults, except those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals). RLlib's
+learners are given batches directly, and its CQL no warm-up, which in RLlib's own loop never ends. The penalty of its CQL
+values actions from the next state's policy at the next state. So does ours with `nextStateGap`; without it, it is
+d3rlpy's and the authors'.
+
+`python benchmarks/scoreboard` makes the data, the results and this page. Raw results, with the return of every episode,
+are in [benchmarks/scoreboard/results](../benchmarks/scoreboard/results). A seed whose results were made on another
+machine has the data that the same SAC played there.
 
 Scores are normalised: 0 is the return of a random policy, 100 an expert's. In Pendulum these are the means of the
 random and the expert data; in Hopper and HalfCheetah, D4RL's (arXiv 2004.07219). The first number is the last

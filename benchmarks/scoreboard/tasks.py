@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-SEEDS = (0, 1, 2, 3)
+SEEDS = range(6)
 OURS, D3RLPY, RLLIB = "Hindcast", "d3rlpy", "RLlib"
+NEXT_STATE_CQL = "CQL, next-state gap"
+"""RLlib's objective; d3rlpy's CQL is the authors'."""
 JUDGES = "-judges"
 """Ends the names of recordings of the same behaviour that policies are judged by and never trained on."""
 
@@ -146,6 +148,7 @@ ENVIRONMENTS = {
             "ReBRAC",
             "IQL",
             "CQL",
+            NEXT_STATE_CQL,
             "SAC",
             "FQL",
             "DecisionTransformer",
@@ -174,6 +177,7 @@ RATES = {
 BATCH = 256
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "FQL": {"alpha": 3.0, "normalize_q_loss": True},
+    NEXT_STATE_CQL: {"next_state_gap": True},
     "DecisionTransformer": {"train_batch_size_per_learner": 640, "embed_size": 64, "context_length": 10},
 }
 """Options of ours where neither the common rates and batches nor the defaults will do."""
@@ -204,7 +208,7 @@ EXPLORING = ("FQL",)
 
 SHARED: Mapping[str, tuple[str, ...]] = {
     D3RLPY: ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC"),
-    RLLIB: ("BC", "10% BC", "IQL", "CQL", "SAC"),
+    RLLIB: ("BC", "10% BC", "IQL", NEXT_STATE_CQL, "SAC"),
 }
 """Those that a rival trains, too. RLlib's MARWIL takes its value targets from its own pipeline."""
 
@@ -221,7 +225,7 @@ class Piece(NamedTuple):
     @property
     def trained(self) -> str:
         """The algorithm's name where the library has it."""
-        return self.algorithm.removeprefix("10% ")
+        return self.algorithm.removeprefix("10% ").partition(",")[0]
 
     @property
     def top(self) -> float | None:

@@ -98,7 +98,7 @@ def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
 def _config(piece: Piece, path: Path) -> Any:
     environment = ENVIRONMENTS[piece.environment]
     rates = dict.fromkeys(RATES[piece.trained], environment.rate)
-    options = {"train_batch_size_per_learner": BATCH, **rates, **OPTIONS.get(piece.trained, {})}
+    options = {"train_batch_size_per_learner": BATCH, **rates, **OPTIONS.get(piece.algorithm, {})}
     model = {
         "fcnet_hiddens": list(environment.hidden),
         "fcnet_activation": "relu",

@@ -37,8 +37,8 @@ class StepTable(NamedTuple):
 def steps_of(table: pa.Table, plan: TablePlan) -> StepTable | None:
     """A table of whole episodes as timesteps; None where its rows are timesteps.
 
-    They are episodes where actions and all that is a single value in each timestep are lists. What is no list is of all
-    timesteps.
+    They are episodes where actions and all that is a single value in each timestep are lists. Columns that are no lists
+    hold for all of a row's timesteps.
 
     Raises:
         CellError: a null list, or one that is longer or shorter than the others of its row.
