@@ -143,9 +143,9 @@ Every algorithm on data recorded by our own SAC, and d3rlpy 2.8.1 and RLlib 2.60
 of updates, batches of {BATCH}, the same networks and learning rates. Only RLlib's critics are larger: they have such a
 network for observations and one for actions, and two layers of 256 behind both. Other options are each library's
 defaults, except those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals). RLlib's
-learners are given batches directly, and its CQL no warm-up, which in RLlib's own loop never ends. The penalty of its CQL
-values actions from the next state's policy at the next state. So does ours with `nextStateGap`; without it, it is
-d3rlpy's and the authors'.
+learners are given batches directly, and its CQL no warm-up, which in RLlib's own loop never ends. The penalty of its
+CQL values actions from the next state's policy at the next state. So does ours with `nextStateGap`; without it, the
+penalty is the authors', as d3rlpy's is.
 
 `python benchmarks/scoreboard` makes the data, the results and this page. Raw results, with the return of every episode,
 are in [benchmarks/scoreboard/results](../benchmarks/scoreboard/results). A seed whose results were made on another
