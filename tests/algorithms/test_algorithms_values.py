@@ -194,7 +194,12 @@ def samples(algorithm, nets, batch):
 @torch.no_grad()
 def test_cqls_gap_by_hand(later_column):
     """From the actions and densities that it drew itself; those of the next state's policy are valued here or there."""
-    config = {"numActions": 2, "minQWeight": 3.0, "temperature": 0.5, "nextStateGap": later_column == "new_obs"}
+    config = {
+        "numActions": 2,
+        "minQWeight": 3.0,
+        "temperature": 0.5,
+        "nextStateGap": later_column == "new_obs",
+    }
     algorithm, nets = made("CQL", config, WIDE)
     batch = transitions(WIDE, size=5)
     actions, log_densities, wanted = samples(algorithm, nets, batch)
