@@ -200,6 +200,15 @@ def test_last_steps_of_unknown_next_observation_are_left_out(tmp_path, table, le
     assert "2 last steps were left out" in told
 
 
+def test_leaving_them_out_prepares_anew(tmp_path, table):
+    path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs"]))
+    kept, dropped = (
+        opened(path, prepare, ignore_final_observation=True).num_steps
+        for prepare in ({}, {"cut_off_steps": "Drop"})
+    )
+    assert (kept, dropped) == (14, 13)
+
+
 def test_an_episode_of_one_unknown_step_is_none(tmp_path, table):
     rows = table.slice(0, 1).drop_columns(["new_obs"])
     with pytest.raises(DataError, match="no rows that make an episode"):

@@ -115,7 +115,7 @@ def digest_of(data: list[str], reading: Reading) -> str:
         "data": data,
         "format": reading.format,
         "actionsNormalized": reading.actions_normalized,
-        "prepare": reading.prepare.model_dump(mode="json"),
+        "prepare": reading.prepare.model_dump(mode="json", exclude={"cut_off_steps"}),
         "schema": dict(options.schema),
         "columns": None if options.columns is None else list(options.columns),
         "filter": [term.model_dump(mode="json") for term in options.filter],
@@ -125,6 +125,8 @@ def digest_of(data: list[str], reading: Reading) -> str:
         "mapper": options.mapper,
         "mapperSource": mapper_source(options),
         "mapperKwargs": dict(options.mapper_kwargs),
+        # Options that came later count where they are set, so that what was prepared before them stays found.
+        **({"cutOffSteps": "Drop"} if reading.prepare.cut_off_steps == "Drop" else {}),
         **({"mapperGiven": dict(options.mapper_given)} if options.mapper_given else {}),
         **_method_source(options),
     }
