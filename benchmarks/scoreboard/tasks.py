@@ -236,7 +236,7 @@ class Piece(NamedTuple):
     def updates(self) -> int:
         """Of its training."""
         environment = ENVIRONMENTS[self.environment]
-        return int(environment.updates * environment.shares.get(self.algorithm, 1.0))
+        return int(environment.updates * environment.shares.get(self.trained, 1.0))
 
     @property
     def every(self) -> int:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from hindcast.formats.columns.infos import text_of
 from hindcast.formats.layout import CellError
 from hindcast.formats.tables.text_files import BOM
+from hindcast.formats.tables.written import element_of
 
 _DEEPEST: Final = 64
 BEYOND: Final = 1 << 63
@@ -170,16 +171,12 @@ def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
             for field in kind.fields
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind.fields))
-    if pa.types.is_integer(_innermost(kind)):
+    if pa.types.is_integer(element_of(kind)):
         with suppress(OverflowError):  # of uint64, which only whole numbers need
             found = pa.array(values)
-            if pa.types.is_floating(_innermost(found.type)):
+            if pa.types.is_floating(element_of(found.type)):
                 return found.cast(kind)
     return pa.array(values, kind)
-
-
-def _innermost(kind: pa.DataType) -> pa.DataType:
-    return _innermost(kind.value_type) if pa.types.is_list(kind) else kind
 
 
 def _with_numbers(value: Any) -> Any:
