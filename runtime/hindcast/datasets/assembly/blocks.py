@@ -13,7 +13,7 @@ from hindcast.datasets.assembly.ordering import RowOrder, in_order
 from hindcast.datasets.assembly.row_comparison import follows, has_next
 from hindcast.datasets.assembly.rules import Findings, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.episodes.block import I64, Block, Bool
+from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
@@ -41,19 +41,22 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         kept = ~np.isin(steps.episode[index], unfinished)
         index, begins, t = index[kept], begins[kept], t[kept]
     if not has_next(steps):
-        found |= _final_found(steps, index, begins, rules)
-        if rules.spec.cut_off_steps == "Drop":
-            steps, kept = _without_unknown(steps, index, begins)
-            index, begins, t = index[kept], begins[kept], t[kept]
+        last = np.append(begins[1:], True)[: len(index)]
+        unknown = last & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
+        found |= _final_found(steps, index[last & ~unknown], index[unknown], rules)
+        if unknown.any():
+            follower = np.flatnonzero(unknown & ~begins)  # of a row of the same episode
+            steps = _shortened(steps, index[follower - 1], index[follower])
+            index, begins, t = index[~unknown], begins[~unknown], t[~unknown]
+    elif "time" in order.orders and len(index):
+        unlike = np.append(False, ~begins[1:] & ~follows(steps, index[:-1], index[1:]))
+        if unlike.any():
+            found["unlike"] = rules.finding(steps, np.sort(index[unlike]))
     if not len(index):
         return None, Findings(rows=len(steps), orders=order.orders, found=found)
     starts = np.flatnonzero(begins)
     length = np.diff(np.append(starts, len(index)))
     last = index[starts + length - 1]
-    if has_next(steps) and "time" in order.orders:
-        unlike = np.append(False, ~begins[1:] & ~follows(steps, index[:-1], index[1:]))
-        if unlike.any():
-            found["unlike"] = rules.finding(steps, np.sort(index[unlike]))
     frame = Block(
         columns={},
         length=length,
@@ -123,31 +126,26 @@ def _unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
     return steps.episode[last[~steps.ended[last]]]
 
 
-def _final_found(steps: Steps, index: I64, begins: Bool, rules: Rules) -> dict[Kind, Any]:
-    """What is done where the observation after an episode's last row is not in the data."""
-    last = index[np.append(begins[1:], True)[: len(index)]]
-    dropped = ~steps.terminated[last] & (rules.spec.cut_off_steps == "Drop")
-    parts: dict[Kind, I64] = {"zeros": last[~dropped], "cut_off": last[dropped]}
-    return {kind: rules.finding(steps, np.sort(rows)) for kind, rows in parts.items() if len(rows)}
+def _final_found(steps: Steps, zeros: I64, left_out: I64, rules: Rules) -> dict[Kind, Any]:
+    """What is done with episodes' last rows, where the observation after them is not in the data."""
+    rows: dict[Kind, I64] = {"zeros": zeros, "cut_off": left_out}
+    return {kind: rules.finding(steps, np.sort(found)) for kind, found in rows.items() if len(found)}
 
 
-def _without_unknown(steps: Steps, index: I64, begins: Bool) -> tuple[Steps, Bool]:
-    """Steps with next observations, and which of `index` have one or need none, since they terminated.
+def _shortened(steps: Steps, before: I64, left_out: I64) -> Steps:
+    """Steps in which rows end their episodes in place of those after them, which are left out.
 
-    The row before one that is left out becomes its episode's last, and is cut off as that one was.
+    Their next observations are those rows' observations, and they are cut off as those were. All others that end an
+    episode terminated it: their next observations are zeros.
     """
-    last = np.append(begins[1:], True)[: len(index)]
-    unknown = last & ~steps.terminated[index]
-    before = np.flatnonzero(unknown & ~begins) - 1
     truncated = steps.truncated.copy()
-    truncated[index[before]] = steps.truncated[index[before + 1]]
+    truncated[before] = steps.truncated[left_out]
     columns = dict(steps.columns)
     for name in leaves_of(Columns.OBS, steps.columns):
-        then = np.full_like(steps.columns[name], "" if steps.columns[name].dtype == object else 0)
-        then[index[:-1]] = steps.columns[name][index[1:]]
-        then[index[last]] = "" if then.dtype == object else 0
-        columns[next_leaf(name)] = then
-    return replace(steps, columns=columns, truncated=truncated), ~unknown
+        now = steps.columns[name]
+        columns[next_leaf(name)] = then = np.full_like(now, "" if now.dtype == object else 0)
+        then[before] = now[left_out]
+    return replace(steps, columns=columns, truncated=truncated)
 
 
 def _with_final(steps: Steps, rules: Rules) -> Steps:
