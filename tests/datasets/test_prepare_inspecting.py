@@ -6,6 +6,7 @@ import json
 
 import h5py
 import numpy as np
+import prepare_kit as kit
 import pytest
 
 from hindcast.datasets.inspection.inspecting import inspect_data
@@ -115,3 +116,14 @@ def test_files_that_are_readable_and_break_a_rule_together_are_a_sentence(tmp_pa
     (folder / "b.json").write_text((folder / "a.json").read_text().replace('"t": 2', '"t": 3'))
     with pytest.raises(DataError, match="episode e0"):
         look(folder)
+
+
+def test_a_wrong_value_is_in_the_data_that_were_given_and_not_in_what_was_prepared(tmp_path):
+    table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
+    rewards = table["rewards"].to_numpy().copy()
+    rewards[5] = np.inf
+    rows = table.set_column(table.schema.get_field_index("rewards"), "rewards", [rewards])
+    path = kit.write_files(tmp_path / "data", kit.scrambled(rows))
+    (problem,) = [one for one in look(path).problems if one.severity == "error"]
+    assert problem.message == f"{path} (episode e1), t = 1: 'rewards' has inf, expected a finite number"
+    assert (problem.path, problem.row) == (path, None)

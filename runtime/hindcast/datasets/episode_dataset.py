@@ -9,7 +9,15 @@ import numpy as np
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.footers import Indexed
 from hindcast.datasets.sources import in_threads
-from hindcast.datasets.units import UNIT_BYTES, FilePart, Unit, build_units, continued_rows, counting_rows
+from hindcast.datasets.units import (
+    UNIT_BYTES,
+    FilePart,
+    Place,
+    Unit,
+    build_units,
+    continued_rows,
+    counting_rows,
+)
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
 from hindcast.errors import DataError
@@ -70,11 +78,13 @@ class EpisodeDataset(Dataset):
             raise self._changed(unit)
         return block
 
-    def locate(self, unit: Unit, episode: int) -> tuple[str, int]:
+    def locate(self, unit: Unit, episode: int) -> Place:
         """See `Dataset.locate`."""
         groups = self._groups(unit)
         heads = counting_rows(groups) & ~continued_rows(groups)
-        return self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
+        path, row = self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
+        origin = self._files[path].origin
+        return Place(origin, None) if origin else Place(path, row)
 
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
         """The files of a unit that cannot be read, and why."""
@@ -91,8 +101,9 @@ class EpisodeDataset(Dataset):
         wanted = set(columns)
         unknown = wanted - self.spec.leaves.keys() - {root(leaf) for leaf in self.spec.leaves}
         if unknown:
+            first = next(iter(self._files.values()))
             raise DataError(
-                f"the dataset of {next(iter(self._files))} has no column {', '.join(sorted(unknown))}: "
+                f"the dataset of {first.origin or first.location} has no column {', '.join(sorted(unknown))}: "
                 f"it has {', '.join(self.spec.leaves)}"
             )
         return [leaf for leaf in self.spec.leaves if leaf in wanted or root(leaf) in wanted]

@@ -37,6 +37,7 @@ class Indexed(NamedTuple):
         runs: of a file that Hindcast did not write, what each stored episode is.
         unfinished: what to say of the recording that it belongs to, where that is not complete.
         is_listed: a recording says all of this; the file itself was not looked into.
+        origin: the data that it was prepared from, for messages; empty where it is the user's own.
     """
 
     location: Location
@@ -46,6 +47,7 @@ class Indexed(NamedTuple):
     runs: tuple[EpisodePart, ...] = ()
     unfinished: str = ""
     is_listed: bool = False
+    origin: str = ""
 
 
 def index_file(location: Location, relative: str) -> Indexed:

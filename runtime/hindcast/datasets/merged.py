@@ -83,8 +83,7 @@ def _conflict(joined: Dataset, eps_id: str, one: int, other: int) -> DataError:
 
 def _path(dataset: Dataset, episode: int) -> str:
     one = dataset.select([episode])
-    path, row = one.locate(one.units[0], 0)
-    return f"{path}, row {row},"
+    return f"{one.locate(one.units[0], 0)},"
 
 
 def _first_file(dataset: Dataset) -> str:

@@ -25,6 +25,16 @@ class FilePart(NamedTuple):
     row_groups: tuple[int, ...]
 
 
+class Place(NamedTuple):
+    """Where an episode is, for messages: a file and its row, or the data that it was prepared from."""
+
+    path: str
+    row: int | None
+
+    def __str__(self) -> str:
+        return self.path if self.row is None else f"{self.path}, row {self.row}"
+
+
 class Unit(NamedTuple):
     """What is read at once: adjacent row groups, of several files if files are small.
 

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from hindcast.datasets.units import Place
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
 from hindcast.episodes.spaces import flatten_space, num_values
@@ -19,7 +20,7 @@ from hindcast.formats.spec import DataSpec
 _FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _TOLERANCE = 1e-4
 
-Where = Callable[[int], tuple[str, int]]
+Where = Callable[[int], Place]
 
 
 class Fault(NamedTuple):
@@ -88,7 +89,7 @@ def check_block(
         spec: of its dataset.
         observation_space: None for no check beyond finiteness.
         action_space: None for no check beyond finiteness.
-        where: file and row (in it) of an episode of the block, see `Dataset.locate`.
+        where: place of an episode of the block, see `Dataset.locate`.
         normalized_actions: Box actions were recorded as the module gives them, normalised and before
             clipping, so that the space's bounds do not apply to them.
 
@@ -191,13 +192,13 @@ def describe_space(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[str, int, str]:
-    """File and row of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
+def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[Place, str]:
+    """Place of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
     index = np.unravel_index(int(np.argmax(fault.wrong)), fault.wrong.shape)
     first = int(index[0])
     starts = block.obs_start if per_observation(name) else block.start
     episode = int(np.searchsorted(starts, first, side="right")) - 1
     t = int(block.t_started[episode]) + first - int(starts[episode])
-    path, row = where(episode)
-    place = f"{path}, row {row} (episode {block.eps_id[episode]}), t = {t}"
-    return path, row, f"{place}: {name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
+    place = where(episode)
+    found = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
+    return place, f"{place} (episode {block.eps_id[episode]}), t = {t}: {found}"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.units import Place
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.models.policy import Policy
@@ -67,17 +68,16 @@ def _refuse_odd_logp(window: WindowData, dataset: Dataset) -> None:
     step = int(odd[0])
     ends = window.length.cumsum(0)
     episode = int(torch.searchsorted(ends, step, right=True))
-    file, row = _place(dataset, episode)
     t = step - int(ends[episode] - window.length[episode])
     raise DataError(
-        f"{file}, row {row}: {Columns.ACTION_LOGP} is {float(logp[step]):g} at timestep {t} of the episode, expected "
-        "the log-probability of the recorded action; leave out the episode, or the column, so that the behaviour is "
-        "cloned."
+        f"{_place(dataset, episode)}: {Columns.ACTION_LOGP} is {float(logp[step]):g} at timestep {t} of the episode, "
+        "expected the log-probability of the recorded action; leave out the episode, or the column, so that the "
+        "behaviour is cloned."
     )
 
 
-def _place(dataset: Dataset, episode: int) -> tuple[str, int]:
-    """File and row of an episode, counted over all units."""
+def _place(dataset: Dataset, episode: int) -> Place:
+    """Of an episode, counted over all units."""
     for unit in dataset.units:
         if episode < len(unit.lengths):
             return dataset.locate(unit, episode)

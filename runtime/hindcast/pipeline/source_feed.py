@@ -77,8 +77,8 @@ class SourceFeed:
     """
 
     def __init__(self, name: str, dataset: Dataset, settings: Settings, budget: int) -> None:
-        file, row = dataset.locate(dataset.units[0], 0)
-        check_spec(dataset.spec, settings.observation_space, settings.action_space, f"{file}, row {row}")
+        place = dataset.locate(dataset.units[0], 0)
+        check_spec(dataset.spec, settings.observation_space, settings.action_space, str(place))
         self.name = name
         self._dataset = dataset
         self._settings = settings

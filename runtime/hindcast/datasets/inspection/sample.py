@@ -19,7 +19,7 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.episode_table import returns_of
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity, problem_of
 from hindcast.datasets.inspection.values import LeafValues
-from hindcast.datasets.units import Unit
+from hindcast.datasets.units import Place, Unit
 from hindcast.datasets.validate import Where, check_spec, leaf_spaces_of
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
@@ -145,7 +145,7 @@ class EpisodeBounds:
     def __init__(self) -> None:
         self.episodes = self.terminated = self.truncated = 0
         self._counts: Counter[Kind] = Counter()
-        self._firsts: dict[Kind, tuple[str, int, str]] = {}  # file, row, episode
+        self._firsts: dict[Kind, tuple[Place, str]] = {}  # and the episode's id
         self._ids: list[pa.Array] = []
         self._blocks: list[tuple[int, Where]] = []  # episodes up to each block's first
 
@@ -168,18 +168,18 @@ class EpisodeBounds:
             self._counts[kind] += int(mask.sum())
             if kind not in self._firsts:
                 episode = int(np.argmax(mask))
-                self._firsts[kind] = (*where(episode), str(block.eps_id[episode]))
+                self._firsts[kind] = where(episode), str(block.eps_id[episode])
 
     def problems(self) -> Iterator[DataProblem]:
         """What is wrong with how episodes begin and end, and with their ids."""
         for kind, severity, what in _SENTENCES:
             if not self._counts[kind]:
                 continue
-            path, row, eps_id = self._firsts[kind]
+            place, eps_id = self._firsts[kind]
             count = f"{formatting.whole(self._counts[kind])} of {formatting.plural(self.episodes, 'episode')}"
             has = "has" if self._counts[kind] == 1 else "have"
-            message = f"{count} {has} {what} (first: {eps_id}, {path}, row {row})"
-            yield DataProblem(severity=severity, kind=kind, message=message, path=path, row=row)
+            message = f"{count} {has} {what} (first: {eps_id}, {place})"
+            yield DataProblem(severity=severity, kind=kind, message=message, path=place.path, row=place.row)
         yield from self._repeated()
 
     def _repeated(self) -> Iterator[DataProblem]:
@@ -190,10 +190,12 @@ class EpisodeBounds:
             return
         second = int(np.flatnonzero(pc.equal(ids, twice[0]).to_numpy())[1])
         first, where = self._blocks[bisect_right(self._blocks, second, key=itemgetter(0)) - 1]
-        path, row = where(second - first)
+        place = where(second - first)
         occur = "episode id occurs" if len(twice) == 1 else "episode ids occur"
         message = (
             f"{formatting.whole(len(twice))} {occur} more than once: episodes may be stored twice "
-            f"(first: {twice[0]}, again in {path}, row {row})"
+            f"(first: {twice[0]}, again in {place})"
         )
-        yield DataProblem(severity="warning", kind="repeated-id", message=message, path=path, row=row)
+        yield DataProblem(
+            severity="warning", kind="repeated-id", message=message, path=place.path, row=place.row
+        )

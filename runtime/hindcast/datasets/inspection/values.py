@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Spread, Thinned
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity
+from hindcast.datasets.units import Place
 from hindcast.datasets.validate import Fault, Where, all_finite, describe_fault, faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
@@ -123,15 +124,16 @@ class LeafValues:
             message += f"; and {formatting.plural(wrong.rows - 1, 'more row')}"
         if severity == "info":
             message += " (usually recorded before scaling or clipping)"
-        return DataProblem(severity=severity, kind=kind, message=message, path=wrong.path, row=wrong.row)
+        return DataProblem(
+            severity=severity, kind=kind, message=message, path=wrong.place.path, row=wrong.place.row
+        )
 
 
 @dataclass
 class _Wrong:
     """Values of a leaf that are wrong in one way: the first, and how many rows have any."""
 
-    path: str
-    row: int
+    place: Place
     sentence: str
     rows: int = 0
 

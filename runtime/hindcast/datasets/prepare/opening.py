@@ -269,6 +269,8 @@ def _prepared(folder: Location, look: Callable[[], Work], maker: Maker, verify: 
             maker.watch.check()
             time.sleep(_LOOK_S)
     columns = maker.reading.options.columns
-    files = find_files([resolve(folder.uri)], verify)
-    dataset = dataset_of(projected(files.indexed, columns), folder.uri)
+    found = find_files([resolve(folder.uri)], verify)
+    origin = ", ".join(map(str, maker.reading.paths))
+    files = found._replace(indexed=[file._replace(origin=origin) for file in found.indexed])
+    dataset = dataset_of(projected(files.indexed, columns), origin)
     return Ready([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)
