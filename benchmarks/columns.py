@@ -11,16 +11,15 @@ each, as it does).
 from __future__ import annotations
 
 import argparse
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from decode_messagepack import make_block, rival
+from decode_messagepack import make_block
 from gymnasium import spaces
-from measuring import report, take_turns
+from measuring import Rival, report, take_turns
 from recording import CARTPOLE, WIDTH, train_expert
 
 from hindcast.api.recording import OutputSpec
@@ -119,15 +118,9 @@ def readings(folder: Path, python: str, rounds: int) -> None:
     spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
     with BlockWriter(resolve(folder), spec, "s", layout="columns") as writer:
         writer.write(block)
-    rival_script = str(Path(__file__).parent / "rivals" / "rllib_columns.py")
-    command = [python, rival_script, str(folder / "s-000.parquet"), str(ROWS_OF_RIVAL)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        found = take_turns(
-            {"Hindcast": read(folder / "s-000.parquet"), "RLlib": lambda: rival(process)}, rounds
-        )
-        process.communicate()
+    file = folder / "s-000.parquet"
+    with Rival("rllib_columns.py", python, str(file), str(ROWS_OF_RIVAL)) as rival:
+        found = take_turns({"Hindcast": read(file), "RLlib": rival}, rounds)
     report("reading Columns", "timesteps/s", found, "Hindcast", {"RLlib": 30})
 
 

@@ -13,7 +13,6 @@ import argparse
 import json
 import resource
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from decode_messagepack import make_block, rival
+from decode_messagepack import make_block
 from gymnasium import spaces
-from measuring import report, take_turns
+from measuring import Rival, report, take_turns
 
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.opening import open_dataset
@@ -76,14 +75,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = make_recording(folder / "recorded", arguments.episodes)
-        command = [arguments.rllib, str(Path(__file__).parent / "rivals" / "rllib_decode.py"), str(path)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            found = take_turns(
-                {"Hindcast": ours(path, folder / "out"), "RLlib": lambda: rival(process)}, arguments.rounds
-            )
-            process.communicate()
+        with Rival("rllib_decode.py", arguments.rllib, str(path)) as rival:
+            found = take_turns({"Hindcast": ours(path, folder / "out"), "RLlib": rival}, arguments.rounds)
         report("MessagePack to Arrow, verified", "timesteps/s", found, "Hindcast", {"RLlib": 5})
         before = peak()
         ours(make_recording(folder / "more", 4 * arguments.episodes), folder / "out")()

@@ -9,7 +9,6 @@ log-probability. In the same run, taking turns: RLlib decoding the same cells wi
 from __future__ import annotations
 
 import argparse
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from gymnasium import spaces
-from measuring import report, take_turns
+from measuring import Rival, report, take_turns
 
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -61,14 +60,6 @@ def ours(path: Path, spec: DataSpec) -> Callable[[], float]:
     return decode
 
 
-def rival(process: subprocess.Popen[str]) -> float:
-    """One round of the other."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    print(file=process.stdin, flush=True)
-    return float(process.stdout.readline())
-
-
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,14 +73,8 @@ def main() -> None:
         with BlockWriter(resolve(folder), spec, "s", layout=MESSAGEPACK_EPISODES) as writer:
             writer.write(block)
         path = Path(folder) / "s-000.parquet"
-        command = [arguments.rllib, str(Path(__file__).parent / "rivals" / "rllib_decode.py"), str(path)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            found = take_turns(
-                {"Hindcast": ours(path, spec), "RLlib": lambda: rival(process)}, arguments.rounds
-            )
-            process.communicate()
+        with Rival("rllib_decode.py", arguments.rllib, str(path)) as rival:
+            found = take_turns({"Hindcast": ours(path, spec), "RLlib": rival}, arguments.rounds)
     report("decode MessagePack, 500-step episodes", "timesteps/s", found, "Hindcast", {"RLlib": 30})
 
 

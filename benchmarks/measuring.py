@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import statistics
+import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +25,55 @@ def take_turns(rivals: Mapping[str, Callable[[], float]], rounds: int) -> dict[s
             if turn:
                 found[name].append(value)
     return found
+
+
+class Rival:
+    """A script of `rivals/`, run by another environment's Python: it answers each line with what it measured.
+
+    Between its turns it is stopped, with all that it started: it neither works ahead nor takes time from the others.
+
+    Args:
+        script: its name there.
+        python: the environment's.
+        arguments: of the script.
+    """
+
+    def __init__(self, script: str, python: str, *arguments: str) -> None:
+        command = [python, str(Path(__file__).parent / "rivals" / script), *arguments]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self._read()
+        self._send(signal.SIGSTOP)
+
+    def __enter__(self) -> Rival:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._send(signal.SIGCONT)
+        self._process.communicate()
+
+    def __call__(self, line: str = "") -> float:
+        """One turn of what the line says."""
+        assert self._process.stdin is not None
+        self._send(signal.SIGCONT)
+        print(line, file=self._process.stdin, flush=True)
+        measured = self._read()
+        self._send(signal.SIGSTOP)
+        return float(measured)
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def _send(self, what: signal.Signals) -> None:
+        """To all processes of its session."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(int(process.name)) == self._process.pid:
+                    os.kill(int(process.name), what)
 
 
 def ratio(found: Mapping[str, list[float]], ours: str, rival: str) -> float:

@@ -10,7 +10,6 @@ time. `--ray` adds 6 M rows on Ray with two CPUs, an object store smaller than t
 from __future__ import annotations
 
 import argparse
-import subprocess
 import tempfile
 import time
 import warnings
@@ -20,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from decode_messagepack import make_block, rival
-from measuring import report, take_turns
+from decode_messagepack import make_block
+from measuring import Rival, report, take_turns
 
 from hindcast.datasets.prepare import making, opening
 from hindcast.datasets.writer import BlockWriter
@@ -81,13 +80,8 @@ def here(folder: Path, python: str | None, episodes: int, rounds: int) -> None:
         report("preparing", "rows/s", take_turns(ours, rounds), "Hindcast", {})
         return
     pq.write_table(table.slice(0, ROWS_OF_RIVAL), folder / "ordered.parquet")
-    script = str(Path(__file__).parent / "rivals" / "rllib_prepare.py")
-    command = [python, script, str(folder / "ordered.parquet"), str(ROWS_OF_RIVAL)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        found = take_turns({**ours, "RLlib's way": lambda: rival(process)}, rounds)
-        process.communicate()
+    with Rival("rllib_prepare.py", python, str(folder / "ordered.parquet"), str(ROWS_OF_RIVAL)) as rival:
+        found = take_turns({**ours, "RLlib's way": rival}, rounds)
     report("preparing", "rows/s", found, "Hindcast", {"RLlib's way": 5})
 
 

@@ -12,7 +12,6 @@ import argparse
 import base64
 import json
 import pickle
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,8 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from decode_messagepack import rival
-from measuring import report, take_turns
+from measuring import Rival, report, take_turns
 
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.registry import FORMATS
@@ -134,15 +132,9 @@ def main() -> None:
 
 def against_rllib(path: Path, python: str, rounds: int) -> None:
     """SampleBatch JSON, ours against RLlib's reader."""
-    script = Path(__file__).parent / "rivals" / "rllib_sample_batches.py"
-    with subprocess.Popen(
-        [python, str(script), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        rivals = {"Hindcast": lambda: ours(path, "SampleBatch"), "RLlib": lambda: rival(process)}
+    with Rival("rllib_sample_batches.py", python, str(path)) as rival:
+        rivals = {"Hindcast": lambda: ours(path, "SampleBatch"), "RLlib": rival}
         found = take_turns(rivals, rounds)
-        process.communicate()
     report(f"reading SampleBatch JSON, {path.stem}", "timesteps/s", found, "Hindcast", {"RLlib": 0.9})
 
 

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import torch
 from bare_updates import ACTIONS, HIDDEN, OBSERVATIONS, UPDATES, Batch, captured
-from measuring import report, take_turns
+from measuring import Rival, report, take_turns
 
 from hindcast.algorithms import REGISTRY, build
 from hindcast.api.model import ModelSpec
@@ -112,41 +113,6 @@ def turns(
     return turn
 
 
-class Rival:
-    """A process in the rivals' environment.
-
-    Args:
-        name: of the rival.
-        python: the environment's.
-        batches: file of the batches.
-        device: where it computes.
-    """
-
-    def __init__(self, name: str, python: str, batches: Path, device: str) -> None:
-        script = Path(__file__).parent / "rivals" / f"{name.lower()}_updates.py"
-        command = [python, str(script), str(batches), device]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._read()
-
-    def turns(self, algorithm: str, count: int) -> Callable[[], float]:
-        """Updates a second of a turn."""
-
-        def turn() -> float:
-            assert self._process.stdin is not None
-            print(algorithm, count, file=self._process.stdin, flush=True)
-            return float(self._read())
-
-        return turn
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate()
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-
 def main() -> None:
     """Measure and print a table for each algorithm."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -162,12 +128,13 @@ def main() -> None:
     device = arguments.device
     torch.set_num_threads(1)
     drawn = columns()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         file = Path(folder) / "batches.npz"
         np.savez(file, **drawn)
         others = {}
-        if arguments.rllib:
-            others = {name: Rival(name, arguments.rllib, file, device) for name in arguments.rivals}
+        for rival in arguments.rivals if arguments.rllib else ():
+            process = Rival(f"{rival.lower()}_updates.py", arguments.rllib, str(file), device)
+            others[rival] = stack.enter_context(process)
         for name in arguments.algorithms:
             batches, count = (
                 batches_of(drawn, name in DISCRETE, device),
@@ -184,11 +151,9 @@ def main() -> None:
                 )
             for rival, process in others.items():
                 if name in RIVALS[rival]:
-                    rivals[rival] = process.turns(name, count)
+                    rivals[rival] = partial(process, f"{name} {count}")
             found = take_turns(rivals, arguments.rounds)
             report(name, "updates/s", found, "Hindcast", AIMS, floor=FLOORS[device].get(name))
-        for process in others.values():
-            process.close()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import d3rlpy
 import numpy as np
 import structlog
 from d3rlpy.dataset import TransitionMiniBatch
-from updates_timing import answer
+from updates_timing import answer_updates
 
 ALGORITHMS = {
     "BC": d3rlpy.algos.BCConfig(policy_type="stochastic"),
@@ -29,7 +29,7 @@ DISCRETE = ("DQN", "DiscreteCQL")
 
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    answer(lambda *given: algorithm(*given).update, batches_of)
+    answer_updates(lambda *given: algorithm(*given).update, batches_of)
 
 
 def algorithm(name, columns, device):

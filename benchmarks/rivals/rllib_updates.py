@@ -17,7 +17,7 @@ from ray.rllib.algorithms.iql import IQLConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
-from updates_timing import answer
+from updates_timing import answer_updates
 
 CONFIGS = {"BC": BCConfig, "IQL": IQLConfig, "CQL": CQLConfig, "SAC": SACConfig, "DQN": DQNConfig}
 OPTIONS = {"CQL": {"bc_iters": 0, "num_actions": 10}}
@@ -27,7 +27,7 @@ MODULE = "default_policy"
 
 
 def main() -> None:
-    answer(update_of, batches_of)
+    answer_updates(update_of, batches_of)
 
 
 def update_of(name, columns, _device):

@@ -1,0 +1,77 @@
+"""d3rlpy 2.8.1 trains: for each line "<training> <updates>" read, so many updates, and their rate by the wall clock.
+
+    python d3rlpy_training.py CONTINUOUS.parquet DISCRETE.parquet
+
+Run by whole_training.py in an environment of its own. It is d3rlpy's own loop, without log files and progress bar; all
+options but the batch are its defaults, the networks of two layers of 256 among them.
+"""
+
+import sys
+import time
+from dataclasses import replace
+
+import d3rlpy
+import gymnasium as gym
+import numpy as np
+import pyarrow.parquet as pq
+import structlog
+from d3rlpy.logging import NoopAdapterFactory
+from d3rlpy_updates import ALGORITHMS, DISCRETE
+from updates_timing import answer
+
+BATCH, BUFFER = 256, 100_000
+QUIET = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+
+
+def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    answer(turn_of)
+
+
+def turn_of(name, updates):
+    algorithm, _, environment = name.partition("/")
+    trained = replace(ALGORITHMS[algorithm], batch_size=BATCH).create(device="cpu")
+    train = online(trained, environment, updates) if environment else offline(trained, algorithm, updates)
+
+    def turn():
+        begun = time.perf_counter()
+        train()
+        return updates / (time.perf_counter() - begun)
+
+    return turn
+
+
+def offline(trained, name, updates):
+    is_discrete = name in DISCRETE
+    epochs = trained.fitter(
+        dataset(sys.argv[1 + is_discrete], is_discrete),
+        n_steps=sys.maxsize,
+        n_steps_per_epoch=updates,
+        **QUIET,
+    )
+    return lambda: next(epochs)
+
+
+def online(trained, environment, updates):
+    """A timestep for each update; the first turn also fills the buffer's first batch."""
+    env = gym.make(environment)
+    buffer = d3rlpy.dataset.create_fifo_replay_buffer(BUFFER, env=env)
+    return lambda: trained.fit_online(env, buffer, n_steps=updates, n_steps_per_epoch=updates, **QUIET)
+
+
+def dataset(path, is_discrete):
+    table = pq.read_table(path)
+    columns = {name: np.stack(table[name].to_numpy()) for name in table.column_names if name != "eps_id"}
+    actions = d3rlpy.ActionSpace.DISCRETE if is_discrete else d3rlpy.ActionSpace.CONTINUOUS
+    return d3rlpy.dataset.MDPDataset(
+        observations=columns["obs"],
+        actions=columns["actions"][:, None] if is_discrete else columns["actions"],
+        rewards=columns["rewards"],
+        terminals=columns["terminateds"].astype(np.float32),
+        timeouts=columns["truncateds"].astype(np.float32),
+        action_space=actions,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""RLlib 2.60 trains: for each line "<training> <updates>" read, so many updates, and their rate by the wall clock.
+
+    python rllib_training.py CONTINUOUS.parquet DISCRETE.parquet [--same-batches]
+
+Run by whole_training.py in an environment of its own. It is `Algorithm.train` on Ray, with the pipeline that it has by
+default or, unless --same-batches is given, one that draws batches anew each epoch. Networks and options are those of
+rllib_updates.py; Ray reads Parquet with its earlier reader, which is the faster one on few cores.
+"""
+
+import contextlib
+import os
+import sys
+import time
+
+os.environ |= {
+    "RAY_DATA_USE_DATASOURCE_V2": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+}
+
+import gymnasium as gym
+import numpy as np
+import ray
+from rllib_updates import CONFIGS, MODEL, OPTIONS
+from updates_timing import answer
+
+OBSERVATIONS, ACTIONS, BATCH = 17, 6, 256
+OF_CQL = {"lr": None, "actor_lr": 3e-4, "critic_lr": 3e-4, "alpha_lr": 3e-4}
+"""Its defaults do not pass its own validation."""
+
+
+def main() -> None:
+    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    answer(turn_of)
+    ray.shutdown()
+    os._exit(0)  # Ray Data's iterators, when Python closes them at its end, start Ray again and hang.
+
+
+def turn_of(name, updates):
+    algorithm, _, environment = name.partition("/")
+    config = (
+        CONFIGS[algorithm]()
+        .rl_module(model_config=MODEL)
+        .training(train_batch_size_per_learner=BATCH, **OPTIONS.get(algorithm, {}))
+    )
+    if algorithm == "CQL":
+        config.training(**OF_CQL)
+    config = online(config, environment, updates) if environment else offline(config, updates)
+    with contextlib.redirect_stdout(sys.stderr):
+        trained = config.build_algo()
+    made = counted(trained.learner_group._learner)
+
+    def turn():
+        begun, before = time.perf_counter(), len(made)
+        with contextlib.redirect_stdout(sys.stderr):
+            trained.train()
+        return (len(made) - before) / (time.perf_counter() - begun)
+
+    return turn
+
+
+def offline(config, updates):
+    return config.environment(
+        observation_space=gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
+        action_space=gym.spaces.Box(-1, 1, (ACTIONS,), np.float32),
+    ).offline_data(
+        input_=[sys.argv[1]],
+        input_compress_columns=[],
+        dataset_num_iters_per_learner=updates,
+        materialize_data=False,
+        materialize_mapped_data="--same-batches" in sys.argv,
+        map_batches_kwargs={"concurrency": 1, "num_cpus": 1},
+    )
+
+
+def online(config, environment, updates):
+    """A timestep for each update, from a buffer without priorities."""
+    return (
+        config.environment(environment)
+        .env_runners(rollout_fragment_length=1)
+        .training(
+            training_intensity=BATCH,
+            num_steps_sampled_before_learning_starts=BATCH,
+            replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 100_000},
+        )
+        .reporting(min_sample_timesteps_per_iteration=updates, min_time_s_per_iteration=0)
+    )
+
+
+def counted(learner):
+    """A list that grows with each update the learner makes from now on."""
+    made, update = [], learner._update
+
+    def counting(*given, **named):
+        made.append(1)
+        return update(*given, **named)
+
+    learner._update = counting
+    return made
+
+
+if __name__ == "__main__":
+    main()
