@@ -170,7 +170,7 @@ def test_without_ids_episodes_span_partitions(tmp_path, monkeypatch, block, tabl
 
 def test_without_next_observations(tmp_path, block, table):
     path = kit.write_files(tmp_path / "rows", kit.scrambled(table.drop_columns(["new_obs"])))
-    with pytest.raises(DataError, match=r"there is no 'new_obs'.*ignoreFinalObservation"):
+    with pytest.raises(DataError, match=r"\.parquet: there is no 'new_obs'.*ignoreFinalObservation"):
         opened(path)
     found = kit.read_block(opened(path, ignore_final_observation=True))
     finals = found.obs_start + found.length

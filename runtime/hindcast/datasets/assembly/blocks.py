@@ -156,13 +156,14 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
     """
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
-        raise rules.refuse(steps, 0, f"there is no 'obs': found {sorted(steps.columns)}; name it by `schema`")
+        raise rules.refuse_all(
+            steps, f"there is no 'obs': found {sorted(steps.columns)}; name it by `schema`"
+        )
     if not has_next(steps):
         if rules.zero_final or rules.spec.cut_off_steps == "Drop":
             return steps
-        raise rules.refuse(
+        raise rules.refuse_all(
             steps,
-            0,
             "there is no 'new_obs', so the observation after an episode's last row is not in the data; name its "
             "column by `schema`; or leave out the last steps of episodes that did not terminate, with "
             "prepare.cutOffSteps: Drop, or take zeros, with ignoreFinalObservation: true",
@@ -171,8 +172,8 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
     for name in names:
         now, then = columns[name], columns.get(next_leaf(name))
         if then is None or then.shape != now.shape or (then.dtype == object) != (now.dtype == object):
-            raise rules.refuse(
-                steps, 0, f"{next_leaf(name)!r} is unlike {name!r}: both must have one dtype and one shape"
+            raise rules.refuse_all(
+                steps, f"{next_leaf(name)!r} is unlike {name!r}: both must have one dtype and one shape"
             )
         if then.dtype != now.dtype:
             common = np.result_type(now, then)

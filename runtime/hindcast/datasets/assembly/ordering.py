@@ -55,15 +55,14 @@ def in_order(steps: Steps, rules: Rules) -> RowOrder:
     """
     kind = rules.spec.order
     if kind == "Time" and steps.t is None:
-        raise rules.refuse(steps, 0, "the data have no 't', which prepare.order uses; name it by `schema`")
+        raise rules.refuse_all(steps, "the data have no 't', which prepare.order uses; name it by `schema`")
     if steps.t is not None and kind in ("Auto", "Time"):
         return _by_time(steps, rules)
     if kind == "Chain" and not rules.is_grouped:
-        raise rules.refuse(steps, 0, "prepare.order is Chain, which takes 'eps_id'; name it by `schema`")
+        raise rules.refuse_all(steps, "prepare.order is Chain, which takes 'eps_id'; name it by `schema`")
     if rules.is_filtered and not has_next(steps):
-        raise rules.refuse(
+        raise rules.refuse_all(
             steps,
-            0,
             "there is neither 't' nor 'new_obs', so the order of the rows that pass the filter is unknown; "
             "name one of them by `schema`",
         )
@@ -104,9 +103,8 @@ def _unlinked(steps: Steps, index: I64, rules: Rules) -> Bool:
     if not rules.is_filtered:
         return np.zeros(len(index) - 1, dtype=np.bool_)
     if not has_next(steps):
-        raise rules.refuse(
+        raise rules.refuse_all(
             steps,
-            0,
             "'t' does not count timesteps and there is no 'new_obs', so which rows that pass the filter follow each "
             "other is unknown; name the next observation by `schema`, or leave out the filter",
         )
@@ -243,7 +241,7 @@ def _repeated_rows(steps: Steps, rows: I64, rules: Rules) -> dict[Kind, Finding]
 def _chained(steps: Steps, rules: Rules) -> RowOrder:
     """By chaining alone; rows of an episode in several chains are pieces of it."""
     if not has_next(steps):
-        raise rules.refuse(steps, 0, "the data have no 'new_obs', which prepare.order Chain uses")
+        raise rules.refuse_all(steps, "the data have no 'new_obs', which prepare.order Chain uses")
     all_rows = np.arange(len(steps))
     index, chain, ambiguous = chains_of(steps, all_rows)
     if ambiguous.any():

@@ -175,6 +175,10 @@ class Rules:
         """The error at one of the rows."""
         return DataError(f"{self.finding(steps, np.array([row]))}: {message}")
 
+    def refuse_all(self, steps: Steps, message: str) -> DataError:
+        """The error of all rows, such as that a column is missing."""
+        return DataError(f"{self.paths[int(steps.piece[0])]}: {message}")
+
 
 def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
     """Make sure that all episodes are finished, if the rules require it.
