@@ -66,7 +66,10 @@ class Rival:
 
     def _read(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._process.args} ended before it answered")
+        return line
 
     def _send(self, what: signal.Signals) -> None:
         """To all processes of its session."""

@@ -29,6 +29,16 @@ OF_CQL = {"lr": None, "actor_lr": 3e-4, "critic_lr": 3e-4, "alpha_lr": 3e-4}
 """Its defaults do not pass its own validation."""
 
 
+class Recorded(gym.Env):
+    """The spaces of the data, in an environment that is never played: RLlib's CQL does not start without one."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (ACTIONS,), np.float32)
+
+    def __init__(self, config=None):
+        pass
+
+
 def main() -> None:
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     answer(turn_of)
@@ -61,8 +71,7 @@ def turn_of(name, updates):
 
 def offline(config, updates):
     return config.environment(
-        observation_space=gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
-        action_space=gym.spaces.Box(-1, 1, (ACTIONS,), np.float32),
+        Recorded, observation_space=Recorded.observation_space, action_space=Recorded.action_space
     ).offline_data(
         input_=[sys.argv[1]],
         input_compress_columns=[],

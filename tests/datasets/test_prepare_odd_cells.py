@@ -208,3 +208,9 @@ class TestIds:
         ids = pa.array([b"a"] * 21, pa.binary())
         with pytest.raises(DataError, match="'eps_id' is a column of binary: expected text or whole numbers"):
             opened(write(tmp_path, is_whole, eps_id=ids))
+
+
+def test_rewards_in_lists_of_one_number_are_numbers(tmp_path: Path, is_whole: bool) -> None:
+    plain = opened(write(tmp_path, is_whole))
+    packed = opened(write(tmp_path, is_whole, rewards=[[reward] for reward in steps()["rewards"]]))
+    assert packed.columns["rewards"].tolist() == plain.columns["rewards"].tolist()

@@ -108,7 +108,7 @@ def test_columns_of_one_number_are_flat(tmp_path: Path) -> None:
     rows = one(
         write(tmp_path / "a.hdf5", {**data, **columns, "terminals": data["terminals"].astype(np.float32)})
     )
-    assert rows.columns["rewards"].shape == (sum(LENGTHS),)
+    assert rows.with_numbers().columns["rewards"].shape == (sum(LENGTHS),)
     np.testing.assert_array_equal(rows.terminated, data["terminals"])
 
 

@@ -215,6 +215,32 @@ def test_a_connector_that_changes_the_episodes_is_refused(name, message, make_da
         make_data(FakeDataset([[5, 1, 7]]), connectors=[f"user_steps:{name}"]).next()
 
 
+def test_rewards_that_are_not_numbers_are_refused(make_data):
+    dataset = FakeDataset([[5, 1, 7]])
+    (block,) = dataset.blocks
+    dataset.blocks = [block.with_columns({**block.columns, "rewards": np.zeros((13, 2))})]
+    expected = r"file-0\.parquet, row 0: 'rewards' is float64 \[2\]; expected a number for each timestep"
+    with pytest.raises(DataError, match=expected):
+        make_data(dataset).next()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("RewardsInLists", r"row 0: 'rewards' is float64 \[1\]; expected a number for each timestep"),
+        ("NextAction", r"row 0 \(episode .*\), t = 1: 'actions' has 2, expected an integer in \[0, 1\]"),
+    ],
+)
+def test_a_connector_that_makes_what_cannot_be_learnt_from_is_refused(name, message, make_data):
+    dataset = FakeDataset([[4]])
+    (block,) = dataset.blocks
+    dataset.blocks = [block.with_columns({**block.columns, "actions": np.array([0, 1, 0, 1])})]
+    dataset.spec = DataSpec.of_block(dataset.blocks[0], OBSERVATION_SPACE, gym.spaces.Discrete(2))
+    make_data(dataset).next()
+    with pytest.raises(UserCodeError, match=f"after the connectors {name}: file-0.parquet, {message}"):
+        make_data(dataset, connectors=[f"user_steps:{name}"]).next()
+
+
 def test_batch_connectors_see_batches(make_data):
     data = make_data(FakeDataset(UNITS), connectors=["user_steps:RunningSum"], batch_size=STEPS)
     for epoch in (1, 2):

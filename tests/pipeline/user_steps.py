@@ -47,6 +47,16 @@ class ForgetsFinalObservations(BlockConnector):
         return block.with_columns({**block.columns, "obs": block.columns["obs"][block.obs_row]})
 
 
+class RewardsInLists(BlockConnector):
+    def __call__(self, block, context):
+        return block.with_columns({**block.columns, "rewards": block.columns["rewards"][:, None]})
+
+
+class NextAction(BlockConnector):
+    def __call__(self, block, context):
+        return block.with_columns({**block.columns, "actions": block.columns["actions"] + 1})
+
+
 class RunningSum(BatchConnector):
     def __init__(self):
         self.total = 0.0

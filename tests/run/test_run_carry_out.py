@@ -13,7 +13,7 @@ import pytest
 
 from hindcast.api import load_resources
 from hindcast.api.loading import Loaded
-from hindcast.errors import Interrupted, SpecError
+from hindcast.errors import DataError, Interrupted, SpecError
 from hindcast.run.carry_out import InFiles, carry_out, carry_out_training
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption, interruptible
@@ -72,6 +72,21 @@ CHAIN = (
     ("training", "clone", "recordingRef: {name: first}"),
     ("recording", "first", "{random: {}}"),
 )
+
+
+class TestMistakes:
+    def test_one_of_several_is_named(self, load: Load, reporter: MemoryReporter) -> None:
+        loaded = load(("recording", "first", "{random: {}}"), ("training", "clone", "path: missing"))
+        with pytest.raises(DataError, match=r"file\.yaml:11: OfflineTraining/clone: .*missing"):
+            carry_out(loaded, reporter)
+
+    def test_a_fields_line_is_named(self, load: Load, tmp_path: Path, reporter: MemoryReporter) -> None:
+        record(recording(tmp_path / "data"))
+        given = f"path: {tmp_path}/data\n  initialCheckpoint: missing"
+        with pytest.raises(
+            DataError, match=r"file\.yaml:10: OfflineTraining/clone: spec\.initialCheckpoint: missing "
+        ):
+            carry_out(load(("training", "clone", given)), reporter)
 
 
 class TestOrder:

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
@@ -52,6 +53,11 @@ def dotted(steps: Sequence[str | int]) -> str:
     """A place as users write it: `spec.input[0].path`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return text.removeprefix(".")
+
+
+def steps_of(text: str) -> tuple[str | int, ...]:
+    """The steps of a place as `dotted` writes it."""
+    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", text))
 
 
 def sentence(problem: Problem, prefix: str = "") -> str:

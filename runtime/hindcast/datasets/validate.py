@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hindcast.datasets.units import Place
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.columns import NUMBERS, Columns, leaves_of, per_observation, root
 from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
@@ -68,6 +68,22 @@ def check_spec(
                 raise DataError(
                     f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}"
                 )
+
+
+def check_numbers(spec: DataSpec, path: str) -> None:
+    """Check that rewards and log-probabilities are a number for each timestep, as all that learns from them takes them.
+
+    Args:
+        spec: of the data.
+        path: of the data, for the message.
+
+    Raises:
+        DataError: naming path, leaf and what was found.
+    """
+    for name in (leaf for column in NUMBERS for leaf in leaves_of(column, spec.leaves)):
+        leaf = spec.leaves[name]
+        if name not in NUMBERS or leaf.dtype is None or leaf.dtype.kind not in "biuf" or leaf.shape:
+            raise DataError(f"{path}: {name!r} is {leaf}; expected a number for each timestep")
 
 
 def check_block(

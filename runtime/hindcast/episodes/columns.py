@@ -46,6 +46,10 @@ class Columns:
     WEIGHTS = "weights"
 
 
+NUMBERS: Final = (Columns.REWARDS, Columns.ACTION_LOGP)
+"""Columns that hold a number for each timestep."""
+
+
 def root(leaf: str) -> str:
     """The column a leaf belongs to: `obs/camera` -> `obs`."""
     return leaf.split(SEPARATOR, 1)[0]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import NUMBERS, Columns
 
 Timesteps = NDArray[Any]
 """int64, which counts them from 0, or datetime64, which only orders them."""
@@ -54,6 +54,12 @@ class Rows:
         }
         columns = {name: column[index] for name, column in self.columns.items()}
         return replace(self, columns=columns, **kept)
+
+    def with_numbers(self) -> Rows:
+        """`[R]` rewards and log-probabilities where they are stored as lists of one number, `[R, 1]`."""
+        lists = {name: self.columns[name] for name in NUMBERS if name in self.columns}
+        numbers = {name: column[:, 0] for name, column in lists.items() if column.shape[1:] == (1,)}
+        return replace(self, columns=self.columns | numbers) if numbers else self
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Rows:

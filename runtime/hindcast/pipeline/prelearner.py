@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.units import Unit
-from hindcast.datasets.validate import check_block
+from hindcast.datasets.validate import check_block, check_numbers, check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import episodes_to_block
-from hindcast.errors import SpecError
+from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.formats.spec import DataSpec
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.batch_prelearner import (
     call_mapper,
@@ -47,7 +48,7 @@ from hindcast.pipeline.given_module import MultiRLModule
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.training_config import TrainingConfig
 from hindcast.pipeline.turns import without_turn
-from hindcast.user_code import Misuse, calling, import_subclass, refuse_uncalled
+from hindcast.user_code import Misuse, calling, import_subclass, is_users, refuse_uncalled
 
 _NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
 _UNCALLED: Final = {
@@ -172,6 +173,8 @@ class OfflinePreLearner:
         for position, connector in enumerate(self._connectors):
             context = Context(self._seed, position, epoch, unit.id, connector.stochastic, metrics)
             block = self._connected(block, connector, context)
+        if self._validate and epoch == 0:
+            self._check_learnable(block, unit)
         if logged := metrics.drain():
             block = replace(block, logged=logged)
         self.read_seconds += read_at - started
@@ -262,6 +265,20 @@ class OfflinePreLearner:
             partial(self.dataset.locate, unit),
             normalized_actions=self._normalized_actions,
         )
+
+    def _check_learnable(self, block: Block, unit: Unit) -> None:
+        """Refuse what no algorithm can learn from; what the user's connectors made is checked as recorded data are."""
+        spec, where = DataSpec.of_block(block), partial(self.dataset.locate, unit)
+        custom = [each.name for each in self._connectors if is_users(each.function)]
+        try:
+            check_numbers(spec, str(where(0)))
+            if custom:
+                check_spec(spec, None, self.action_space, str(where(0)))
+                check_block(block, spec, None, self.action_space, where, normalized_actions=True)
+        except DataError as error:
+            if not custom:
+                raise
+            raise UserCodeError(f"after the connectors {', '.join(custom)}: {error}") from error
 
     def _connected(self, block: Block, connector: BlockConnector, context: Context) -> Block:
         loggers = iter((context.metrics, MetricsLogger()))  # what is tried again is not logged again

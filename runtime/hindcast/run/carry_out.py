@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, Final
 
 from hindcast.api import Loaded, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
-from hindcast.api.sentences import dotted
-from hindcast.errors import DataError, SpecError
+from hindcast.api.sentences import dotted, steps_of
+from hindcast.errors import DataError, Interrupted, SpecError, UserError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.rl_module import module_class_of
 from hindcast.record.environments import make_environment
@@ -25,6 +27,7 @@ from hindcast.run.recording import RecordingRun
 from hindcast.run.training import SUCCESS_FILE, TrainingRun, finished_as
 from hindcast.run.warm_start import initial_policy
 
+_FIELD: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """By title, `Kind/name`."""
 
@@ -54,20 +57,41 @@ def carry_out(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
         Interrupted: asked to stop; what is done is kept.
         UserError: what went wrong, in one sentence.
     """
-    ordered = in_order(loaded)
-    resources = {title(item.resource): item.resource for item in ordered}
-    references = InFiles(resources)
-    inputs = {name: check_early(resource, references) for name, resource in resources.items()}
+    ordered = {title(item.resource): item for item in in_order(loaded)}
+    references = InFiles({name: item.resource for name, item in ordered.items()})
+    inputs: dict[str, list[Input]] = {}
+    for name, item in ordered.items():
+        with _located(item, is_alone=len(ordered) == 1):
+            inputs[name] = check_early(item.resource, references)
     outcomes: list[Outcome] = []
     with interruptible() as interruption:
-        for name, resource in resources.items():
-            if isinstance(resource, OfflineRecording):
-                outcome = carry_out_recording(resource, references, reporter, interruption)
-            else:
-                outcome = carry_out_training(resource, inputs[name], reporter, interruption)
+        for name, item in ordered.items():
+            with _located(item, is_alone=len(ordered) == 1):
+                if isinstance(item.resource, OfflineRecording):
+                    outcome = carry_out_recording(item.resource, references, reporter, interruption)
+                else:
+                    outcome = carry_out_training(item.resource, inputs[name], reporter, interruption)
             reporter.finished(outcome)
             outcomes.append(outcome)
     return outcomes
+
+
+@contextmanager
+def _located(item: Loaded, *, is_alone: bool) -> Iterator[None]:
+    """Put the file, the line and the resource before the user's mistakes that are of a field or of one of several."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except UserError as error:
+        name = title(item.resource)
+        text = str(error).removeprefix(f"{name}: ")
+        field = _FIELD.match(text)
+        if field is None and is_alone:
+            raise
+        steps = () if field is None else steps_of(field[0])
+        error.args = (f"{item.at(*steps)}: {name}: {text}",)
+        raise
 
 
 def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> list[Input]:

@@ -20,7 +20,7 @@ from hindcast.datasets.episode_table import returns_of
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity, problem_of
 from hindcast.datasets.inspection.values import LeafValues
 from hindcast.datasets.units import Place, Unit
-from hindcast.datasets.validate import Where, check_spec, leaf_spaces_of
+from hindcast.datasets.validate import Where, check_numbers, check_spec, leaf_spaces_of
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
@@ -132,6 +132,7 @@ class Sample:
             spec.action_space if leaves_of(Columns.ACTIONS, spec.leaves) else None,
         )
         try:
+            check_numbers(spec, "the dataset")
             check_spec(spec, *spaces, "the dataset")
         except DataError as error:
             self.problems.append(DataProblem(severity="error", kind="other-space", message=str(error)))

@@ -55,7 +55,7 @@ class Part:
         """
         for found in self.stored():
             if isinstance(found, Rows):
-                yield found
+                yield found.with_numbers()
             else:
                 yield _selected(_filtered(found, self.options.filter), self.options.columns)
 

@@ -10,12 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
 from hindcast.formats.d4rl.columns import File, columns_of, flags
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
-from hindcast.formats.hdf5 import Dataset
 from hindcast.formats.minari.format import Minari
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
@@ -98,7 +96,8 @@ class D4RL(Format):
             file = columns_of(location, root, options)
             ends = _ends(location, file, limit, stretch.start, stretch.stop)
             columns = {
-                name: _values(location, name, dataset, stretch) for name, dataset in file.columns.items()
+                name: hdf5.values(location, dataset, stretch.start, stretch.stop)
+                for name, dataset in file.columns.items()
             }
             kept = _filtered(location, file, options, stretch)
         rows = _rows(location, columns, ends, stretch)
@@ -131,11 +130,6 @@ def _ends(location: Location, file: File, limit: int | None, start: int, stop: i
     if file.timeouts is not None:
         return Ends(terminated, flags(location, file.timeouts, start, stop))
     return Ends(terminated, _cut_off(terminated, limit or 0))
-
-
-def _values(location: Location, name: str, dataset: Dataset, stretch: _EpisodeRange) -> Any:
-    values = hdf5.values(location, dataset, stretch.start, stretch.stop)
-    return values.reshape(len(values)) if name == Columns.REWARDS and values.ndim == 2 else values
 
 
 def _filtered(location: Location, file: File, options: ReadOptions, stretch: _EpisodeRange) -> Bool:
