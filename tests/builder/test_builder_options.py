@@ -20,6 +20,7 @@ from hindcast import (
     AlgorithmConfig,
     BCConfig,
     BCTorchLearner,
+    CQLConfig,
     DefaultModelConfig,
     MultiRLModuleSpec,
     OfflineData,
@@ -35,6 +36,7 @@ from hindcast.errors import SpecError
 from hindcast.models.rl_module import PolicyModule
 from hindcast.record.callbacks import OF_PLAY, OF_TRAINING
 from module_toys import Net
+from support import CARTPOLE, record, recording
 
 HOOKS = (*OF_PLAY, *OF_TRAINING)
 LEARNER = "hindcast.algorithms.own_loss:BCTorchLearner"
@@ -1195,3 +1197,10 @@ def test_import_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_algorithm_that_does_not_fit_the_actions_is_no_fault_of_an_option(tmp_path: Path) -> None:
+    config = CQLConfig().environment("CartPole-v1").offline_data(input_=[str(tmp_path)])
+    record(recording(tmp_path, environment=CARTPOLE))
+    with pytest.raises(SpecError, match=r"^CQL needs continuous actions"):
+        config.build()

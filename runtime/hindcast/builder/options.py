@@ -130,8 +130,11 @@ def _by_field() -> dict[str, str]:
 
 
 def in_python(sentence: str) -> str:
-    """The sentence with each field of a resource under its option's name; others stay as they are."""
-    return _PATH.sub(_option, sentence)
+    """The sentence with each field of a resource under its option's name; others stay as they are.
+
+    The algorithm is no option: a config's class says it.
+    """
+    return _PATH.sub(_option, sentence.removeprefix("spec.algorithm: "))
 
 
 @contextmanager
