@@ -88,6 +88,17 @@ class TestMistakes:
         ):
             carry_out(load(("training", "clone", given)), reporter)
 
+    def test_what_does_not_fit_the_spaces_is_found_before_another_resource_works(
+        self, load: Load, reporter: MemoryReporter
+    ) -> None:
+        given = "recordingRef: {name: first}\n  model: {distribution: squashedGaussian}"
+        loaded = load(("recording", "first", "{random: {}}"), ("training", "cloned", given))
+        with pytest.raises(
+            SpecError, match=r"file\.yaml:\d+: OfflineTraining/cloned: spec\.model\.distribution"
+        ):
+            carry_out(loaded, reporter)
+        assert not reporter.outcomes
+
 
 class TestOrder:
     @pytest.mark.slow

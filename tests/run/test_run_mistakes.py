@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -101,7 +102,9 @@ def test_a_start_from_nothing_is_refused_before_data_are_looked_at(tmp_path: Pat
     file.write_text(TRAINING + "  initialCheckpoint: DOES_NOT_EXIST\n")
     with pytest.raises(DataError) as error:
         carry_out(load_resources(file), MemoryReporter())
-    assert sentence_of(error).startswith("spec.initialCheckpoint: ")
+    assert re.search(
+        r"training\.yaml:\d+: OfflineTraining/clone: spec\.initialCheckpoint: ", sentence_of(error)
+    )
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

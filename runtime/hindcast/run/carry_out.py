@@ -24,6 +24,8 @@ from hindcast.run.interruption import Interruption, interruptible
 from hindcast.run.offline import make_algorithm
 from hindcast.run.placement import HERE, Placement
 from hindcast.run.recording import RecordingRun
+from hindcast.run.spaces import stated_spaces
+from hindcast.run.trainer import new_learner
 from hindcast.run.training import SUCCESS_FILE, TrainingRun, finished_as
 from hindcast.run.warm_start import initial_policy
 
@@ -86,6 +88,8 @@ def _located(item: Loaded, *, is_alone: bool) -> Iterator[None]:
     except UserError as error:
         name = title(item.resource)
         text = str(error).removeprefix(f"{name}: ")
+        if text.startswith("model."):  # whoever builds a network does not know whose it is
+            text = f"spec.{text}" if item.resource.kind == "OfflineTraining" else f"spec.policy.train.{text}"
         field = _FIELD.match(text)
         if field is None and is_alone:
             raise
@@ -102,13 +106,15 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     """
     inputs: list[Input] = []
     if isinstance(resource, OfflineTraining):
-        make_algorithm(resource)
-        module_class_of(resource.spec.model)
+        algorithm, spec = make_algorithm(resource), resource.spec
+        module_class_of(spec.model)
         inputs = inputs_of(resource, references)
-    elif resource.spec.policy.train is not None:
+        if (spaces := stated_spaces(resource)) is not None:
+            new_learner(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
+        return inputs
+    if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model)
-    if resource.spec.environment is not None:
-        make_environment(resource.spec.environment).close()
+    make_environment(resource.spec.environment).close()
     return inputs
 
 

@@ -42,6 +42,15 @@ def spaces_of(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
     return _known(resource, sources[0].dataset.spec, spec.recorded[0].path or sources[0].name)
 
 
+def stated_spaces(resource: OfflineTraining) -> Spaces | None:
+    """The spaces that a training works with whatever its data say; None if it takes the data to know them."""
+    spec = resource.spec
+    if spec.environment is not None:
+        return environment_spaces(spec.environment)
+    observation, action = _given(spec.observation_space), _given(spec.action_space)
+    return None if observation is None or action is None else Spaces(observation, action)
+
+
 def check_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> None:
     """Make sure that `spaces_of` will find spaces, before the data are prepared.
 
