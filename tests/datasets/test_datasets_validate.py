@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from hindcast.datasets.units import Place
+from hindcast.datasets.units import EpisodePlace
 from hindcast.datasets.validate import check_block, check_spec
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
@@ -25,8 +25,8 @@ def block_of(**columns: np.ndarray) -> Block:
     )
 
 
-def where(episode: int) -> Place:
-    return Place("data/x.parquet", 40 + episode)
+def where(episode: int) -> EpisodePlace:
+    return EpisodePlace("data/x.parquet", 40 + episode)
 
 
 def check(block: Block, obs=None, actions=None, **options) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from hindcast.datasets.units import Place, Unit
+from hindcast.datasets.units import EpisodePlace, Unit
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
 from hindcast.formats.spec import DataSpec
@@ -77,8 +77,8 @@ class FakeDataset:
         }
         return block.with_columns(wanted)
 
-    def locate(self, unit: Unit, episode: int) -> Place:
-        return Place(f"file-{unit.id}.parquet", episode)
+    def locate(self, unit: Unit, episode: int) -> EpisodePlace:
+        return EpisodePlace(f"file-{unit.id}.parquet", episode)
 
 
 def random_dataset(seed: int) -> FakeDataset:

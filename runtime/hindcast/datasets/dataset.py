@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hindcast.api.filter_term import parse_filter
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.episode_table import FIELDS, RETURN, EpisodeTable
-from hindcast.datasets.units import Place, Unit
+from hindcast.datasets.units import EpisodePlace, Unit
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
@@ -68,7 +68,7 @@ class Dataset(ABC):
         """
 
     @abstractmethod
-    def locate(self, unit: Unit, episode: int) -> Place:
+    def locate(self, unit: Unit, episode: int) -> EpisodePlace:
         """Where an episode of the block that `read` returns is."""
 
     def select(self, episodes: Episodes) -> View:
@@ -254,7 +254,7 @@ class View(Dataset):
             block = replace(block, eps_id=np.array(names, dtype=object))
         return block
 
-    def locate(self, unit: Unit, episode: int) -> Place:
+    def locate(self, unit: Unit, episode: int) -> EpisodePlace:
         """See `Dataset.locate`."""
         dataset, own, rows, _ = self._origins[unit.id]
         return dataset.locate(own, int(rows[episode]))

@@ -11,8 +11,8 @@ from hindcast.datasets.footers import Indexed
 from hindcast.datasets.sources import in_threads
 from hindcast.datasets.units import (
     UNIT_BYTES,
+    EpisodePlace,
     FilePart,
-    Place,
     Unit,
     build_units,
     continued_rows,
@@ -78,13 +78,13 @@ class EpisodeDataset(Dataset):
             raise self._changed(unit)
         return block
 
-    def locate(self, unit: Unit, episode: int) -> Place:
+    def locate(self, unit: Unit, episode: int) -> EpisodePlace:
         """See `Dataset.locate`."""
         groups = self._groups(unit)
         heads = counting_rows(groups) & ~continued_rows(groups)
         path, row = self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
         origin = self._files[path].origin
-        return Place(origin, None) if origin else Place(path, row)
+        return EpisodePlace(origin, None) if origin else EpisodePlace(path, row)
 
     def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
         """The files of a unit that cannot be read, and why."""

@@ -25,7 +25,7 @@ class FilePart(NamedTuple):
     row_groups: tuple[int, ...]
 
 
-class Place(NamedTuple):
+class EpisodePlace(NamedTuple):
     """Where an episode is, for messages: a file and its row, or the data that it was prepared from."""
 
     path: str

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from hindcast.datasets.units import Place
+from hindcast.datasets.units import EpisodePlace
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import NUMBERS, Columns, leaves_of, per_observation, root
 from hindcast.episodes.spaces import flatten_space, num_values
@@ -20,7 +20,7 @@ from hindcast.formats.spec import DataSpec
 _FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _TOLERANCE = 1e-4
 
-Where = Callable[[int], Place]
+Where = Callable[[int], EpisodePlace]
 
 
 class Fault(NamedTuple):
@@ -208,8 +208,8 @@ def describe_space(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[Place, str]:
-    """Place of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
+def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[EpisodePlace, str]:
+    """EpisodePlace of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
     index = np.unravel_index(int(np.argmax(fault.wrong)), fault.wrong.shape)
     first = int(index[0])
     starts = block.obs_start if per_observation(name) else block.start

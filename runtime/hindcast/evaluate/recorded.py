@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.units import Place
+from hindcast.datasets.units import EpisodePlace
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.models.policy import Policy
@@ -76,7 +76,7 @@ def _refuse_odd_logp(window: WindowData, dataset: Dataset) -> None:
     )
 
 
-def _place(dataset: Dataset, episode: int) -> Place:
+def _place(dataset: Dataset, episode: int) -> EpisodePlace:
     """Of an episode, counted over all units."""
     for unit in dataset.units:
         if episode < len(unit.lengths):

@@ -19,7 +19,7 @@ from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.episode_table import returns_of
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity, problem_of
 from hindcast.datasets.inspection.values import LeafValues
-from hindcast.datasets.units import Place, Unit
+from hindcast.datasets.units import EpisodePlace, Unit
 from hindcast.datasets.validate import Where, check_numbers, check_spec, leaf_spaces_of
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
@@ -146,7 +146,7 @@ class EpisodeBounds:
     def __init__(self) -> None:
         self.episodes = self.terminated = self.truncated = 0
         self._counts: Counter[Kind] = Counter()
-        self._firsts: dict[Kind, tuple[Place, str]] = {}  # and the episode's id
+        self._firsts: dict[Kind, tuple[EpisodePlace, str]] = {}  # and the episode's id
         self._ids: list[pa.Array] = []
         self._blocks: list[tuple[int, Where]] = []  # episodes up to each block's first
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Spread, Thinned
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity
-from hindcast.datasets.units import Place
+from hindcast.datasets.units import EpisodePlace
 from hindcast.datasets.validate import Fault, Where, all_finite, describe_fault, faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
@@ -133,7 +133,7 @@ class LeafValues:
 class _Wrong:
     """Values of a leaf that are wrong in one way: the first, and how many rows have any."""
 
-    place: Place
+    place: EpisodePlace
     sentence: str
     rows: int = 0
 
