@@ -222,7 +222,7 @@ def test_a_torch_program(tmp_path: Path, name: str) -> None:
     policy_of(name).save(tmp_path / "module")
     done = export_policy(tmp_path / "module", tmp_path / "out", "torch")
     assert done.difference is not None
-    assert [Path(file).name for file in done.files] == ["policy.pt2", "policy.json"]
+    assert [Path(file).name for file in done.files] == ["policy.json", "policy.pt2"]
 
 
 def test_a_torch_program_of_a_flow(tmp_path: Path) -> None:
