@@ -259,6 +259,50 @@ class TestResuming:
             record(recording(tmp_path, environment=wrong))
         assert record(recording(tmp_path)).state == "Succeeded"
 
+    def test_a_checkpoint_of_other_spaces_may_be_replaced(self, tmp_path: Path) -> None:
+        """The policy that was copied is not taken for the mended spec's."""
+        make_policy({"id": "toy_environments:Continuous"}).save(tmp_path / "wrong")
+        make_policy(WALK).save(tmp_path / "right")
+        with pytest.raises(SpecError, match="observation space"):
+            record(recording(tmp_path / "data", policy={"checkpoint": {"path": str(tmp_path / "wrong")}}))
+        right = {"checkpoint": {"path": str(tmp_path / "right")}}
+        record(recording(tmp_path / "data", policy=right))
+        record(recording(tmp_path / "whole", policy=right))
+        assert indices(tmp_path / "data") == list(range(40))
+        assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "whole"))
+        with pytest.raises(OutputConflict, match="the spec changed"):
+            record(recording(tmp_path / "data", policy=right, seed=1))
+
+    def test_a_runner_of_a_spec_that_was_mended_may_still_commit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What it commits belongs to the earlier spec, which then is worth keeping."""
+        make_policy(WALK).save(tmp_path / "policy")
+        spec = {"policy": {"checkpoint": {"path": str(tmp_path / "policy")}}}
+        for name, looks in (("data", 0), ("late", 20)):
+            with pytest.raises(Interrupted):
+                record(recording(tmp_path / name, **spec), After(looks))
+        before = files(tmp_path / "data")
+        late = {name: data for name, data in files(tmp_path / "late").items() if name not in before}
+        assert len(late) == 2  # a range and its commit
+
+        def commits(folder: Location) -> None:
+            for name, data in late.items():
+                folder.child(name).write_bytes(data)
+
+        monkeypatch.setattr(recording_module, "wait_for_runners", commits)
+        with pytest.raises(OutputConflict, match="the spec changed"):
+            record(recording(tmp_path / "data", seed=1, **spec))
+        assert files(tmp_path / "data") == {**before, **late}
+
+    def test_an_expert_is_worth_keeping_before_its_first_checkpoint(self, tmp_path: Path) -> None:
+        """Its training took longer than it takes to copy a policy."""
+        expert = {**TRAIN, "checkpointEvery": 5}
+        with pytest.raises(SpecError, match="no recurrent state"):
+            record(recording(tmp_path, policy={"train": expert}, output={"recurrentStates": True}))
+        with pytest.raises(OutputConflict, match="the spec changed"):
+            record(recording(tmp_path, policy={"train": expert}))
+
     def test_the_number_of_runners_may_change(self, walks: Path) -> None:
         resource = recording(walks, runners={"envsPerRunner": 4, "replicas": 2}, output={"maxRowsPerFile": 8})
         assert record(resource).state == "AlreadyFinished"
