@@ -242,10 +242,29 @@ class TestResuming:
     def test_of_another_spec_is_refused(self, tmp_path: Path) -> None:
         record(recording(tmp_path))
         before = files(tmp_path)
-        other = recording(tmp_path, seed=1)
-        with pytest.raises(OutputConflict, match=f"{spec_hash(recording(tmp_path))}.*{spec_hash(other)}"):
-            record(other)
+        with pytest.raises(
+            OutputConflict,
+            match=r"holds OfflineRecording/test as it was before the spec changed \(spec\.seed: 0 → 1\): undo that",
+        ):
+            record(recording(tmp_path, seed=1))
         assert files(tmp_path) == before
+
+    def test_of_another_name_is_refused(self, tmp_path: Path) -> None:
+        record(recording(tmp_path))
+        other = recording(tmp_path, seed=1)
+        renamed = other.model_copy(update={"metadata": other.metadata.model_copy(update={"name": "other"})})
+        with pytest.raises(
+            OutputConflict, match=r"holds OfflineRecording/test, and this is OfflineRecording/other: "
+        ):
+            record(renamed)
+
+    def test_of_a_spec_that_cannot_be_read_is_refused(self, tmp_path: Path) -> None:
+        record(recording(tmp_path))
+        mark = tmp_path / "_hindcast/spec.json"
+        mark.write_text(mark.read_text().replace('"seed"', '"ofALaterVersion"'))
+        old, new = spec_hash(recording(tmp_path)), spec_hash(recording(tmp_path, seed=1))
+        with pytest.raises(OutputConflict, match=rf"the spec changed \(its hash was {old} and is {new}\)"):
+            record(recording(tmp_path, seed=1))
 
     def test_of_another_spec_is_refused_when_it_is_unfinished_too(self, tmp_path: Path) -> None:
         with pytest.raises(Interrupted):

@@ -442,7 +442,7 @@ class TestFolder:
 
     def test_of_another_spec_is_refused(self, tmp_path: Path, numbered: Path) -> None:
         train(training(tmp_path, numbered))
-        with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
+        with pytest.raises(OutputConflict, match=r"\(spec\.seed: 0 → 1\): undo that, raise spec\.revision"):
             train(training(tmp_path, numbered, seed=1))
 
     def test_that_lost_its_spec_is_known_by_its_checkpoint(self, tmp_path: Path, numbered: Path) -> None:
