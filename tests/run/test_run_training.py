@@ -484,7 +484,8 @@ class TestFolder:
         shutil.rmtree(data)
         record(recording(data, seed=1))
         with pytest.raises(
-            DataError, match="the data, or how Hindcast prepares them, have changed since the checkpoint"
+            DataError,
+            match=rf"the data in {data}, or how Hindcast prepares them, have changed since the checkpoint",
         ):
             train(training(tmp_path / "runs", data))
 
