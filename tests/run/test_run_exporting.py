@@ -342,6 +342,20 @@ class TestMistakes:
         with pytest.raises(SpecError, match=r"cannot be exported with ONNX: no such operator$"):
             export_policy(tmp_path / "module", tmp_path / "out")
 
+    @pytest.mark.parametrize(
+        ("mark", "why"),
+        [
+            (None, "was recorded by a random policy, so it holds none"),
+            ("{", "is a dataset that holds no policy"),
+        ],
+    )
+    def test_a_dataset_without_a_policy(self, tmp_path: Path, mark: str | None, why: str) -> None:
+        record(recording(tmp_path / "data", duration={"episodes": 1}))
+        if mark is not None:
+            (tmp_path / "data/_hindcast/spec.json").write_text(mark)
+        with pytest.raises(DataError, match=rf"data {why}: give a checkpoint, or a run folder\.$"):
+            export_policy(tmp_path / "data", tmp_path / "out")
+
     def test_a_folder_without_a_policy(self, tmp_path: Path) -> None:
         with pytest.raises(
             ValueError, match=r"holds no policy.onnx and policy.json: write them with hindcast export"
