@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -291,6 +292,28 @@ class TestResuming:
         assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "whole"))
         with pytest.raises(OutputConflict, match="the spec changed"):
             record(recording(tmp_path / "data", policy=right, seed=1))
+
+    @pytest.mark.parametrize("killed_at", ["Location.delete", "claim"])
+    def test_may_be_killed_while_a_mended_spec_takes_over(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+    ) -> None:
+        """Either spec then records with its own policy."""
+        specs = []
+        for seed, name in enumerate(("first", "second")):
+            make_policy(WALK, seed=seed).save(tmp_path / name)
+            specs.append({"policy": {"checkpoint": {"path": str(tmp_path / name)}}})
+            record(recording(tmp_path / f"{name}-whole", **specs[-1]))
+        for spec, name in zip(specs, ("first", "second"), strict=True):
+            data = tmp_path / f"{name}-data"
+            with pytest.raises(Interrupted):
+                record(recording(data, **specs[0]), After(0))
+            with monkeypatch.context() as patch:
+                patch.setattr(f"hindcast.run.recording.{killed_at}", Mock(side_effect=KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    record(recording(data, **specs[1]))
+            record(recording(data, **spec))
+            whole = episode_hashes(read_all(tmp_path / f"{name}-whole"))
+            assert episode_hashes(read_all(data)) == whole
 
     def test_a_runner_of_a_spec_that_was_mended_may_still_commit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
