@@ -167,7 +167,7 @@ class TestAnotherRecording:
         record(recorder(tmp_path), calls=1)
         with (
             recorder(tmp_path, per_call=5).build_algo() as algo,
-            pytest.raises(OutputConflict, match="spec hash"),
+            pytest.raises(OutputConflict, match="the spec changed"),
         ):
             algo.evaluate()
 

@@ -224,7 +224,11 @@ def test_evaluate_plays_or_judges(hindcast, done, arguments, found):
     ("arguments", "code", "found"),
     [
         (["nowhere"], 3, "nowhere"),
-        (["data"], 3, "no complete checkpoint"),
+        (
+            ["data"],
+            3,
+            "data was recorded by a random policy, so it holds none: give a checkpoint, or a run folder",
+        ),
         ([RUN_FOLDER, "--env", "NoSuchEnvironment-v3"], 2, "NoSuchEnvironment-v3"),
     ],
 )

@@ -156,6 +156,21 @@ class TestCall:
         with pytest.raises(DataError, match=r"expected Box\(-inf, inf, \(4,\)"):
             _policy()(obs)
 
+    @pytest.mark.parametrize(
+        ("space", "obs", "said"),
+        [
+            (Box(0, 1, (4,)), {"a": 1}, r"given {a: int}, expected Box\(0\.0, 1\.0, \(4,\)"),
+            (Box(0, 1, (4,)), (np.zeros(4), 0.5), r"given \(array, float\), expected Box\("),
+            (COMPOSITE_OBS, np.zeros(4), r"given array, expected Dict\("),
+        ],
+        ids=["dict", "tuple", "array"],
+    )
+    def test_an_observation_of_another_structure_is_refused(
+        self, space: Space, obs: object, said: str
+    ) -> None:
+        with pytest.raises(DataError, match=rf"{said}.*: give one raw observation of the environment"):
+            _policy(space)(obs)
+
 
 class TestFiles:
     @pytest.mark.parametrize("below", ["", "module"])
@@ -228,6 +243,10 @@ class TestDamage:
     def test_a_folder_without_a_policy(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"holds no policy: neither module\.json nor module/module\.json"):
             Policy.load(tmp_path)
+
+    def test_a_path_with_nothing_there(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=rf"^{tmp_path}/zzz does not exist: check the path"):
+            Policy.load(tmp_path / "zzz")
 
     @pytest.mark.parametrize("name", ["weights.safetensors", "preprocessing.safetensors"])
     def test_a_missing_file_is_named(self, saved: Path, name: str) -> None:

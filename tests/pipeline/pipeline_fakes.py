@@ -119,4 +119,5 @@ def loader_of(
         order_of(dataset, **order),
         lambda work: Local().stream("data", work, read),
         recipe or Recipe(Needs(ALL)),
+        "data",
     )

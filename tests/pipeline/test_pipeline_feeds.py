@@ -135,7 +135,7 @@ def test_seeking_back_delivers_the_same_again(kind, make_feed):
 @both
 def test_a_position_in_other_data_or_another_order_is_refused(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS))
-    with pytest.raises(DataError, match="the data, or how Hindcast prepares them, have changed"):
+    with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
         feed.seek(make_feed(kind, FakeDataset([*UNITS, [1]])).state())
     with pytest.raises(DataError, match="seed"):
         feed.seek(make_feed(kind, FakeDataset(UNITS), seed=5).state())

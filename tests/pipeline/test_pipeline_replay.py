@@ -110,7 +110,7 @@ def test_sequences_are_drawn_by_priorities_of_their_own():
 
 def test_a_position_in_other_data_or_of_other_draws_is_refused():
     feed = feed_of("prioritized")
-    with pytest.raises(DataError, match="the data, or how Hindcast prepares them, have changed"):
+    with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
         feed.seek(feed_of("prioritized", units=[*UNITS, [1]]).state())
     for other in (feed_of("uniform"), feed_of("prioritized", seed=1), feed_of("prioritized", alpha=0.1)):
         with pytest.raises(DataError, match="the seed, the sampling"):

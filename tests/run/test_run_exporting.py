@@ -222,7 +222,7 @@ def test_a_torch_program(tmp_path: Path, name: str) -> None:
     policy_of(name).save(tmp_path / "module")
     done = export_policy(tmp_path / "module", tmp_path / "out", "torch")
     assert done.difference is not None
-    assert [Path(file).name for file in done.files] == ["policy.pt2", "policy.json"]
+    assert [Path(file).name for file in done.files] == ["policy.json", "policy.pt2"]
 
 
 def test_a_torch_program_of_a_flow(tmp_path: Path) -> None:
@@ -341,6 +341,20 @@ class TestMistakes:
         monkeypatch.setattr("torch.export.export", raises)
         with pytest.raises(SpecError, match=r"cannot be exported with ONNX: no such operator$"):
             export_policy(tmp_path / "module", tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        ("mark", "why"),
+        [
+            (None, "was recorded by a random policy, so it holds none"),
+            ("{", "is a dataset that holds no policy"),
+        ],
+    )
+    def test_a_dataset_without_a_policy(self, tmp_path: Path, mark: str | None, why: str) -> None:
+        record(recording(tmp_path / "data", duration={"episodes": 1}))
+        if mark is not None:
+            (tmp_path / "data/_hindcast/spec.json").write_text(mark)
+        with pytest.raises(DataError, match=rf"data {why}: give a checkpoint, or a run folder\.$"):
+            export_policy(tmp_path / "data", tmp_path / "out")
 
     def test_a_folder_without_a_policy(self, tmp_path: Path) -> None:
         with pytest.raises(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -91,6 +92,23 @@ def test_what_is_finished_goes_on_with_another_stop(tmp_path: Path, scrambled: P
     train(training(tmp_path / "run", scrambled), MemoryReporter())
     longer = training(tmp_path / "run", scrambled, stop={"iterations": 4})
     assert train(longer, MemoryReporter()).state == "Succeeded"
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_data_that_were_replaced_are_named(tmp_path: Path, scrambled: Path, is_mixed: bool) -> None:
+    """By what the input names, and not by where they were prepared."""
+    record(recording(tmp_path / "other"))
+    weighted = [{"path": str(scrambled), "weight": 1.0}, {"path": str(tmp_path / "other"), "weight": 1.0}]
+    given: dict[str, Any] = {"input": weighted} if is_mixed else {}
+    train(training(tmp_path / "run", scrambled, stop={"updates": 2}, **given), MemoryReporter())
+    for file in scrambled.iterdir():
+        table = pq.read_table(file)
+        pq.write_table(table.filter(pc.less(table["t"], 3)), file)
+    with pytest.raises(
+        DataError, match=rf"cannot be resumed: the data in {scrambled}, .* have changed since"
+    ) as error:
+        train(training(tmp_path / "run", scrambled, stop={"updates": 4}, **given), MemoryReporter())
+    assert "cache" not in str(error.value)
 
 
 def test_what_is_finished_keeps_another_from_being_prepared(

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -242,10 +243,29 @@ class TestResuming:
     def test_of_another_spec_is_refused(self, tmp_path: Path) -> None:
         record(recording(tmp_path))
         before = files(tmp_path)
-        other = recording(tmp_path, seed=1)
-        with pytest.raises(OutputConflict, match=f"{spec_hash(recording(tmp_path))}.*{spec_hash(other)}"):
-            record(other)
+        with pytest.raises(
+            OutputConflict,
+            match=r"holds OfflineRecording/test as it was before the spec changed \(spec\.seed: 0 → 1\): undo that",
+        ):
+            record(recording(tmp_path, seed=1))
         assert files(tmp_path) == before
+
+    def test_of_another_name_is_refused(self, tmp_path: Path) -> None:
+        record(recording(tmp_path))
+        other = recording(tmp_path, seed=1)
+        renamed = other.model_copy(update={"metadata": other.metadata.model_copy(update={"name": "other"})})
+        with pytest.raises(
+            OutputConflict, match=r"holds OfflineRecording/test, and this is OfflineRecording/other: "
+        ):
+            record(renamed)
+
+    def test_of_a_spec_that_cannot_be_read_is_refused(self, tmp_path: Path) -> None:
+        record(recording(tmp_path))
+        mark = tmp_path / "_hindcast/spec.json"
+        mark.write_text(mark.read_text().replace('"seed"', '"ofALaterVersion"'))
+        old, new = spec_hash(recording(tmp_path)), spec_hash(recording(tmp_path, seed=1))
+        with pytest.raises(OutputConflict, match=rf"the spec changed \(its hash was {old} and is {new}\)"):
+            record(recording(tmp_path, seed=1))
 
     def test_of_another_spec_is_refused_when_it_is_unfinished_too(self, tmp_path: Path) -> None:
         with pytest.raises(Interrupted):
@@ -258,6 +278,72 @@ class TestResuming:
         with pytest.raises(UserCodeError):
             record(recording(tmp_path, environment=wrong))
         assert record(recording(tmp_path)).state == "Succeeded"
+
+    def test_a_checkpoint_of_other_spaces_may_be_replaced(self, tmp_path: Path) -> None:
+        """The policy that was copied is not taken for the mended spec's."""
+        make_policy({"id": "toy_environments:Continuous"}).save(tmp_path / "wrong")
+        make_policy(WALK).save(tmp_path / "right")
+        with pytest.raises(SpecError, match="observation space"):
+            record(recording(tmp_path / "data", policy={"checkpoint": {"path": str(tmp_path / "wrong")}}))
+        right = {"checkpoint": {"path": str(tmp_path / "right")}}
+        record(recording(tmp_path / "data", policy=right))
+        record(recording(tmp_path / "whole", policy=right))
+        assert indices(tmp_path / "data") == list(range(40))
+        assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "whole"))
+        with pytest.raises(OutputConflict, match="the spec changed"):
+            record(recording(tmp_path / "data", policy=right, seed=1))
+
+    @pytest.mark.parametrize("killed_at", ["Location.delete", "claim"])
+    def test_may_be_killed_while_a_mended_spec_takes_over(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+    ) -> None:
+        """Either spec then records with its own policy."""
+        specs = []
+        for seed, name in enumerate(("first", "second")):
+            make_policy(WALK, seed=seed).save(tmp_path / name)
+            specs.append({"policy": {"checkpoint": {"path": str(tmp_path / name)}}})
+            record(recording(tmp_path / f"{name}-whole", **specs[-1]))
+        for spec, name in zip(specs, ("first", "second"), strict=True):
+            data = tmp_path / f"{name}-data"
+            with pytest.raises(Interrupted):
+                record(recording(data, **specs[0]), After(0))
+            with monkeypatch.context() as patch:
+                patch.setattr(f"hindcast.run.recording.{killed_at}", Mock(side_effect=KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    record(recording(data, **specs[1]))
+            record(recording(data, **spec))
+            whole = episode_hashes(read_all(tmp_path / f"{name}-whole"))
+            assert episode_hashes(read_all(data)) == whole
+
+    def test_a_runner_of_a_spec_that_was_mended_may_still_commit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What it commits belongs to the earlier spec, which then is worth keeping."""
+        make_policy(WALK).save(tmp_path / "policy")
+        spec = {"policy": {"checkpoint": {"path": str(tmp_path / "policy")}}}
+        for name, looks in (("data", 0), ("late", 20)):
+            with pytest.raises(Interrupted):
+                record(recording(tmp_path / name, **spec), After(looks))
+        before = files(tmp_path / "data")
+        late = {name: data for name, data in files(tmp_path / "late").items() if name not in before}
+        assert len(late) == 2  # a range and its commit
+
+        def commits(folder: Location) -> None:
+            for name, data in late.items():
+                folder.child(name).write_bytes(data)
+
+        monkeypatch.setattr(recording_module, "wait_for_runners", commits)
+        with pytest.raises(OutputConflict, match="the spec changed"):
+            record(recording(tmp_path / "data", seed=1, **spec))
+        assert files(tmp_path / "data") == {**before, **late}
+
+    def test_an_expert_is_worth_keeping_before_its_first_checkpoint(self, tmp_path: Path) -> None:
+        """Its training took longer than it takes to copy a policy."""
+        expert = {**TRAIN, "checkpointEvery": 5}
+        with pytest.raises(SpecError, match="no recurrent state"):
+            record(recording(tmp_path, policy={"train": expert}, output={"recurrentStates": True}))
+        with pytest.raises(OutputConflict, match="the spec changed"):
+            record(recording(tmp_path, policy={"train": expert}))
 
     def test_the_number_of_runners_may_change(self, walks: Path) -> None:
         resource = recording(walks, runners={"envsPerRunner": 4, "replicas": 2}, output={"maxRowsPerFile": 8})

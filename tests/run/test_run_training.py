@@ -442,7 +442,7 @@ class TestFolder:
 
     def test_of_another_spec_is_refused(self, tmp_path: Path, numbered: Path) -> None:
         train(training(tmp_path, numbered))
-        with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
+        with pytest.raises(OutputConflict, match=r"\(spec\.seed: 0 → 1\): undo that, raise spec\.revision"):
             train(training(tmp_path, numbered, seed=1))
 
     def test_that_lost_its_spec_is_known_by_its_checkpoint(self, tmp_path: Path, numbered: Path) -> None:
@@ -484,7 +484,8 @@ class TestFolder:
         shutil.rmtree(data)
         record(recording(data, seed=1))
         with pytest.raises(
-            DataError, match="the data, or how Hindcast prepares them, have changed since the checkpoint"
+            DataError,
+            match=rf"the data in {data}, or how Hindcast prepares them, have changed since the checkpoint",
         ):
             train(training(tmp_path / "runs", data))
 
@@ -549,6 +550,71 @@ class TestInitialCheckpoint:
         with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: .*model"):
             self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
 
+    @pytest.mark.parametrize(
+        ("model", "difference"),
+        [
+            ({"fcnetHiddens": [32]}, r"has model\.fcnetHiddens \[16\], this one has \[32\]"),
+            (
+                {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
+                r"has model\.headFcnetHiddens \[\], this one has \[8\]",
+            ),
+            ({"fcnetHiddens": [16], "recurrent": "gru"}, r"has model\.recurrent none, this one has gru"),
+        ],
+    )
+    def test_of_other_sizes_names_the_option(
+        self, tmp_path: Path, walks: Path, model: dict[str, Any], difference: str
+    ) -> None:
+        make_policy(WALK).save(tmp_path / "policy")
+        with pytest.raises(SpecError, match=f"{difference}; the model sections must be the same"):
+            self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
+
+    @pytest.mark.parametrize(
+        ("before", "after", "sentence"),
+        [
+            (
+                ("BC", {}),
+                ("DQN", {}),
+                r"test/r1 holds an action distribution that BC trained, and DQN trains action values: start from a "
+                r"checkpoint of DQN or DiscreteCQL, or leave it out",
+            ),
+            (
+                ("DiscreteCQL", {}),
+                ("BC", {}),
+                r"action values that DiscreteCQL trained, and BC trains an action distribution: .* of BC, .* or TD3BC,",
+            ),
+            (
+                ("DQN", {"dueling": False}),
+                ("DQN", {"numQuantiles": 3}),
+                r"test/r1 has config\.dueling False, this one has True; the config sections must be the same",
+            ),
+        ],
+        ids=["BC-DQN", "DiscreteCQL-BC", "DQN-DQN"],
+    )
+    def test_of_another_kind_of_policy_is_refused(
+        self, tmp_path: Path, walks: Path, before: Any, after: Any, sentence: str
+    ) -> None:
+        algorithm, config = before
+        train(training(tmp_path / "before", walks, algorithm=algorithm, config=config, stop={"updates": 1}))
+        algorithm, config = after
+        start = {
+            "algorithm": algorithm,
+            "config": config,
+            "initialCheckpoint": str(tmp_path / "before/test/r1"),
+        }
+        with pytest.raises(SpecError, match=rf"^spec\.initialCheckpoint: .*{sentence}"):
+            train(training(tmp_path / "after", walks, **start))
+
+    def test_of_another_kind_that_was_saved_by_itself(self, tmp_path: Path, walks: Path) -> None:
+        make_policy(WALK).save(tmp_path / "policy")
+        with pytest.raises(
+            SpecError, match="policy holds an action distribution, and DQN trains action values: "
+        ):
+            train(
+                training(
+                    tmp_path, walks, algorithm="DQN", config={}, initialCheckpoint=str(tmp_path / "policy")
+                )
+            )
+
     def test_of_another_distribution_is_refused(self, tmp_path: Path, walks: Path) -> None:
         """Whose weights have the same shapes."""
         environment = {"id": "toy_environments:Steered"}
@@ -559,7 +625,9 @@ class TestInitialCheckpoint:
 
     def test_of_other_spaces_is_refused(self, tmp_path: Path, walks: Path) -> None:
         make_policy({"id": "toy_environments:Continuous"}).save(tmp_path / "policy")
-        with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: "):
+        with pytest.raises(
+            SpecError, match=r"policy is for the observation space Box\(.*, this training's is Box\("
+        ):
             self.start(tmp_path / "runs", walks, tmp_path / "policy")
 
     @pytest.mark.parametrize(("place", "gives_all"), [("r1", True), ("r1/module", False)])

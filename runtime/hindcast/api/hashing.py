@@ -27,12 +27,17 @@ def course_hash(resource: OfflineRecording | OfflineTraining) -> str:
     of more updates makes the same ones first. What they hold that is marked fixed (which episodes are held out) does
     count.
     """
+    return _hash(resource, course_of(resource))
+
+
+def course_of(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
+    """What `course_hash` is of: the fields that are not at their defaults, as YAML has them; fixed ones by path."""
     course = _defining(resource.spec)
     for name, field in type(resource.spec).model_fields.items():
         if EXTENDABLE in field.metadata:
             course.pop(field.alias or name, None)
             course |= _fixed(getattr(resource.spec, name), field.alias or name)
-    return _hash(resource, course)
+    return course
 
 
 def _hash(resource: OfflineRecording | OfflineTraining, defining: dict[str, Any]) -> str:

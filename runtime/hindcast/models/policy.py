@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import Columns
-from hindcast.episodes.nested import flatten
+from hindcast.episodes.nested import flatten, outline
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
 from hindcast.models import policy_files
@@ -343,9 +343,10 @@ class Policy:
         for leaf, space in self._leaves.items():
             found = values[leaf].shape if leaf in values else None
             if found != space.shape:
-                given = f"no {leaf}" if found is None else f"{leaf} of shape {found}"
+                given = outline(obs) if found is None else f"{leaf} of shape {found}"
+                expected = self.observation_space if found is None else space
                 raise DataError(
-                    f"the policy was given {given}, expected {space}: give one raw observation of the "
+                    f"the policy was given {given}, expected {expected}: give one raw observation of the "
                     "environment that it was trained in."
                 )
         return {leaf: values[leaf][None] for leaf in self._leaves}

@@ -29,7 +29,7 @@ from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.errors import DataError
 from hindcast.models.connectors import Preprocessing
 from hindcast.models.rl_module import RLModule, build_module
-from hindcast.storage.location import Location
+from hindcast.storage.location import Location, missing
 from hindcast.user_code import import_subclass, is_given, path_of
 
 FORMAT_VERSION = 1
@@ -78,6 +78,8 @@ def find_folder(location: Location) -> Location:
     for folder in (location, location.child(FOLDER)):
         if folder.child(DESCRIPTION).exists():
             return folder
+    if not location.exists():
+        raise missing(location)
     raise DataError(
         f"{location} holds no policy: neither {DESCRIPTION} nor {FOLDER}/{DESCRIPTION} is there; "
         "give a checkpoint folder that Hindcast wrote."

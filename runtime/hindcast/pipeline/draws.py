@@ -227,7 +227,8 @@ class ReplayFeed(DrawsFeed):
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`. The data are released, since the observation filter may have been restored too."""
-        refuse_other(state, self.state(), "the seed, the sampling, alpha or how items are cut has")
+        order = "the seed, the sampling, alpha or how items are cut has"
+        refuse_other(state, self.state(), self._loader.place, order)
         self.close()
         tensors = tensors or {}
         self._seen.copy_(tensors["seen"])

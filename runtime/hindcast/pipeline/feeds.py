@@ -148,7 +148,7 @@ class WindowFeed(Feed, ABC):
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`. What is held is released, since the observation filter may have been restored too."""
-        refuse_other(state, self.state(), "the seed, the window size or the sampling has")
+        refuse_other(state, self.state(), self._loader.place, "the seed, the window size or the sampling has")
         self.close()
         self._cursor = int(state["cursor"])
         self._held = None
@@ -256,13 +256,20 @@ def _places(counts: I64, window: Window, device: torch.device) -> Tensor:
     return torch.from_numpy(ranges(counts.cumsum()[units] - counts[units], counts[units])).to(device)
 
 
-def refuse_other(saved: State, here: State, order: str) -> None:
-    """Refuse a position of other data, or of another order; `order` says what that follows from, with its verb.
+def refuse_other(saved: State, here: State, place: str, order: str) -> None:
+    """Refuse a position of other data, or of another order.
+
+    Args:
+        saved: the position.
+        here: one of the feed.
+        place: where the user has the data.
+        order: what the order follows from, with its verb.
 
     Raises:
         DataError: it is.
     """
-    for key, what in {"data": "the data, or how Hindcast prepares them, have", "order": order}.items():
+    data = f"the data in {place}, or how Hindcast prepares them, have"
+    for key, what in {"data": data, "order": order}.items():
         if saved[key] != here[key]:
             raise DataError(
                 f"The position in the data cannot be resumed: {what} changed since the checkpoint was "

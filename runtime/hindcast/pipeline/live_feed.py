@@ -111,7 +111,8 @@ class LiveFeed(DrawsFeed):
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        refuse_other(state, self.state(), "the seed, the sampling, or how much is played and kept has")
+        order = "the seed, the sampling, or how much is played and kept has"
+        refuse_other(state, self.state(), self._live.name, order)
         self._built = None
         tensors = tensors or {}
         names = np.array(state["episodes"], dtype=object)

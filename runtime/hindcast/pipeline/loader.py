@@ -45,12 +45,14 @@ class Loader:
         order: which units make a window.
         stream: turns units into blocks of the same episodes' lengths, see `Executor.stream`.
         recipe: what is kept of a block.
+        place: where the user has the data, for messages.
     """
 
-    def __init__(self, dataset: Dataset, order: Order, stream: Stream, recipe: Recipe) -> None:
+    def __init__(self, dataset: Dataset, order: Order, stream: Stream, recipe: Recipe, place: str) -> None:
         self.dataset = dataset
         self.order = order
         self.recipe = recipe
+        self.place = place
         self._stream = stream
 
     def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -28,9 +29,17 @@ class MixedFeed(Feed):
         sources: name -> feed and weight; a source's share of batches is its weight over the sum of weights.
         seed: another seed gives another sequence of sources.
         batch_size: items in a batch.
+        places: name of a source -> where the user has its data, for messages; its name if it is not there.
     """
 
-    def __init__(self, sources: Mapping[str, tuple[Feed, float]], seed: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[Feed, float]],
+        seed: int,
+        batch_size: int,
+        places: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._places = places
         self.batch_size = batch_size
         self.epoch_size = sum(feed.epoch_size for feed, _ in sources.values())
         self.epoch_timesteps = sum(feed.epoch_timesteps for feed, _ in sources.values())
@@ -78,6 +87,17 @@ class MixedFeed(Feed):
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
+        prepared_anew = [
+            place
+            for name in self._names
+            if name not in state["sources"] and (place := self._places.get(name, name)) != name
+        ]
+        if prepared_anew:
+            raise DataError(
+                f"The position in the data cannot be resumed: the data in {', '.join(prepared_anew)}, how Hindcast "
+                "prepares them, or where it keeps what it prepared, have changed since the checkpoint was written; "
+                "restore that, or start a new run with a higher spec.revision."
+            )
         if list(state["sources"]) != self._names:
             raise DataError(
                 f"The position in the data cannot be resumed: the inputs were {list(state['sources'])} "

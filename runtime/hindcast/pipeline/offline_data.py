@@ -53,13 +53,15 @@ class Source(NamedTuple):
     """A dataset to train on.
 
     Attributes:
-        name: the user's path or the recording's name; used in checkpoints and messages.
+        name: where the data are that are read; used in checkpoints.
         weight: share of batches relative to other sources' weights.
+        place: where the user has the data, which may be prepared, for messages; the name if it is empty.
     """
 
     name: str
     dataset: Dataset
     weight: float = 1.0
+    place: str = ""
 
 
 def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
@@ -190,7 +192,7 @@ class OfflineData(Feed):
         self._sources: list[SourceFeed] = []
         left = self._budget
         for source in sources:
-            self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left))
+            self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left, source.place))
             left -= self._sources[-1].resident_bytes
         self.epoch_size = sum(source.order.epoch_size for source in self._sources)
         self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
@@ -403,4 +405,5 @@ class OfflineData(Feed):
             return feeds[0]
         names = [source.name for source in self._sources] + [live.name for live in self.live]
         weighted = dict(zip(names, zip(feeds, self._weights, strict=True), strict=True))
-        return MixedFeed(weighted, settings.seed, self.batch_size)
+        places = {source.name: source.place for source in self._sources}
+        return MixedFeed(weighted, settings.seed, self.batch_size, places)

@@ -64,6 +64,7 @@ class SourceFeed:
     Args:
         dataset: opened.
         budget: bytes that its data may take on the device.
+        place: where the user has the data, for messages; its name if it is empty.
 
     Attributes:
         order: when each timestep is delivered.
@@ -76,10 +77,11 @@ class SourceFeed:
         UserCodeError: making the user's pre-learner raised.
     """
 
-    def __init__(self, name: str, dataset: Dataset, settings: Settings, budget: int) -> None:
-        place = dataset.locate(dataset.units[0], 0)
-        check_spec(dataset.spec, settings.observation_space, settings.action_space, str(place))
+    def __init__(self, name: str, dataset: Dataset, settings: Settings, budget: int, place: str = "") -> None:
+        first = dataset.locate(dataset.units[0], 0)
+        check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first))
         self.name = name
+        self.place = place or name
         self._dataset = dataset
         self._settings = settings
         stored = frozenset(root(leaf) for leaf in dataset.spec.leaves)
@@ -94,7 +96,7 @@ class SourceFeed:
         self.resident_bytes = self._nbytes if self._residency.resident else 0
         self._check_sampling()
         self._prelearn = guarded(self.prelearner)
-        self._loader = Loader(dataset, self.order, self._stream, recipe)
+        self._loader = Loader(dataset, self.order, self._stream, recipe, self.place)
 
     def feed(self, batch_size: int, targets: Targets | None) -> Feed:
         """A new feed at the start of epoch 0."""
@@ -186,7 +188,7 @@ class SourceFeed:
         missing = self._settings.needs.stored - stored - self._settings.added
         if missing:
             raise DataError(
-                f"{self.name} has no column {', '.join(sorted(missing))}, which the algorithm needs; "
+                f"{self.place} has no column {', '.join(sorted(missing))}, which the algorithm needs; "
                 f"it has {', '.join(sorted(stored))}."
             )
 
@@ -201,7 +203,7 @@ class SourceFeed:
             )
         if not self._residency.resident:
             raise SpecError(
-                f"{self.name}: the algorithm draws from all data ({sampling}), which needs them in the learner's "
+                f"{self.place}: the algorithm draws from all data ({sampling}), which needs them in the learner's "
                 f"memory, but they are streamed: {self._residency.reason}; leave spec.pipeline.residency at Auto and "
                 "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
+from hindcast.api.differences import differences
 from hindcast.errors import OutputConflict, SpecError
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.dataset_folder.unfinished import LOG, read_mark, whole_mark, write_mark
@@ -124,9 +125,14 @@ def _is_of_another(found: dict[str, Any], resource: OfflineRecording | OfflineTr
 
 
 def _course(found: dict[str, Any]) -> str | None:
-    """None where this version cannot read the spec in a mark."""
+    earlier = _earlier(found)
+    return None if earlier is None else course_hash(earlier)
+
+
+def _earlier(found: dict[str, Any]) -> OfflineRecording | OfflineTraining | None:
+    """The resource in a mark; None where this version cannot read it."""
     try:
-        return course_hash(validate_resource(found["spec"]))
+        return validate_resource(found["spec"])
     except SpecError:
         return None
 
@@ -146,7 +152,9 @@ def _conflict(state: Location, resource: OfflineRecording | OfflineTraining, fou
         if resource.kind == "OfflineRecording"
         else "raise spec.revision, or give another checkpoint.path"
     )
-    return (
-        f"{state} holds {found['resource']} with spec hash {found['specHash']}, and {title(resource)} has "
-        f"{spec_hash(resource)}: the spec changed or the folder is another run's; {way_out}."
-    )
+    if found["resource"] != title(resource):
+        return f"{state} holds {found['resource']}, and this is {title(resource)}: {way_out}."
+    earlier = _earlier(found)
+    changes = differences(earlier, resource) if type(earlier) is type(resource) else ""
+    changes = changes or f"its hash was {found['specHash']} and is {spec_hash(resource)}"
+    return f"{state} holds {title(resource)} as it was before the spec changed ({changes}): undo that, {way_out}."

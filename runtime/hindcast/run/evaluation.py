@@ -16,6 +16,8 @@ from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import DataError, SpecError
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
 from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
+from hindcast.formats.dataset_folder.manifest import FOLDER
+from hindcast.formats.dataset_folder.unfinished import read_mark
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.storage.location import Location, missing, resolve
@@ -148,7 +150,18 @@ def _module(location: Location) -> Location:
         except DataError:
             if folder.child("checkpoint.json").exists():
                 raise
+    if (mark := read_mark(location.child(FOLDER))) is not None:
+        raise DataError(f"{location} {_without_policy(mark)}: give a checkpoint, or a run folder.")
     return find_checkpoint(location).location
+
+
+def _without_policy(mark: dict[str, Any]) -> str:
+    """Why there is no policy in a dataset that carries this mark."""
+    match mark:
+        case {"spec": {"spec": {"policy": {"random": _}}}}:
+            return "was recorded by a random policy, so it holds none"
+        case _:
+            return "is a dataset that holds no policy"
 
 
 def _environment_of(location: Location) -> EnvironmentSpec:

@@ -21,16 +21,23 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError, SpecError
+from hindcast.models import policy_files
 from hindcast.models.exported import ExportedPolicy, Port
 from hindcast.models.policy import Policy
 from hindcast.onnx_policy import DESCRIPTION, FORMAT_VERSION, LOADER, PROGRAM
 from hindcast.run.evaluation import policy_at
+from hindcast.run.export_folder import TORCH_PROGRAM, refuse_other_files
 from hindcast.storage.location import resolve
 
 Format = Literal["onnx", "torch", "safetensors"]
-TORCH_PROGRAM = "policy.pt2"
 Arrays = dict[str, NDArray[Any]]
 Step = Callable[[Arrays], Sequence[NDArray[Any]]]
+_FILES: dict[Format, tuple[str, ...]] = {
+    "onnx": (DESCRIPTION, LOADER, PROGRAM),
+    "torch": (DESCRIPTION, TORCH_PROGRAM),
+    "safetensors": policy_files.NAMES,
+}
+"""What each form writes, in order. The description comes first, which tells an export by itself."""
 _SLOTS, _STEPS, _EPISODE = 3, 24, 8
 _TOLERANCE = 1e-5
 
@@ -59,7 +66,7 @@ def export_policy(
 
     Args:
         path: a checkpoint, its `module`, a folder of checkpoints, a run folder, or a dataset.
-        folder: where to write; plain path or URI.
+        folder: where to write: new, empty, or with an earlier export, also of another form; plain path or URI.
         form: "onnx" (`policy.onnx`, for any runtime, and `policy.py`, which acts with numpy and onnxruntime alone),
             "torch" (`policy.pt2`, of `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). The first
             two take raw observations and give the environment's actions; `policy.json` says which, and how states are
@@ -68,13 +75,16 @@ def export_policy(
 
     Raises:
         DataError: no checkpoint there, or the exported policy acts differently.
+        OutputConflict: files that no export wrote are in the folder; it is left as it is.
         SpecError: the policy's network cannot be exported, or a package is missing.
     """
     policy, where = policy_at(path, module_class)
-    target = resolve(folder)
+    target, names = resolve(folder), _FILES[form]
+    refuse_other_files(target, names)
+    written = [str(target.child(name)) for name in names]
     if form == "safetensors":
         policy.save(target)
-        return Exported(where, [str(target.child(name)) for name in policy.to_files()], None, 0)
+        return Exported(where, written, None, 0)
     function = ExportedPolicy(policy)
     if form == "torch":
         program = _torch_program(function)
@@ -85,9 +95,9 @@ def export_policy(
         files, step = {PROGRAM: program, LOADER: loader}, _run_onnx(program, function)
     difference = _compared(policy, function, step)
     files[DESCRIPTION] = json.dumps(_description(policy, function), indent=1).encode()
-    for name, data in files.items():
-        target.child(name).write_bytes(data)
-    return Exported(where, [str(target.child(name)) for name in files], difference, _STEPS * _SLOTS)
+    for name in names:
+        target.child(name).write_bytes(files[name])
+    return Exported(where, written, difference, _STEPS * _SLOTS)
 
 
 def _torch_program(function: ExportedPolicy) -> bytes:

@@ -19,6 +19,7 @@ from hindcast.formats.dataset_folder.commits import (
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.formats.layouts import encoder_of
+from hindcast.learn.checkpoint import MODULE
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
 from hindcast.record.pool import RANDOM, RecordedRange, load_actor, record_in, wait_for_runners
@@ -26,7 +27,16 @@ from hindcast.record.recorded import keep_prefix
 from hindcast.record.recorder import RangeToRecord, Task, describe
 from hindcast.record.runner import Episode
 from hindcast.report.events import Outcome, Progress, Reporter, State
-from hindcast.run.claim import NOT_THE_RUNS, carries_another, claim, has_other_files, refuse_another, title
+from hindcast.report.results import RESULTS_FILE
+from hindcast.run.claim import (
+    CHECKPOINTS_FOLDER,
+    NOT_THE_RUNS,
+    carries_another,
+    claim,
+    has_other_files,
+    refuse_another,
+    title,
+)
 from hindcast.run.expert import train_expert
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import HERE, Placement
@@ -97,8 +107,9 @@ class RecordingRun:
             )
         with self._placement.sole_writer(self._state) as guard:
             self._write_to(self._folder.guarded(guard))
-            if self._spec.output.on_existing == "Replace" and carries_another(self._state, self._resource):
-                self._clear()
+            if carries_another(self._state, self._resource):
+                wait_for_runners(self._folder)  # of the other recording, which may still commit
+                self._make_room()
             yield
 
     def _write_to(self, folder: Location) -> None:
@@ -106,9 +117,10 @@ class RecordingRun:
         self._policy_folder = self._state.child(POLICY_FOLDER)
 
     def _is_started(self) -> bool:
-        """Whether an earlier run left anything that took work."""
-        policy = any(self._policy_folder.child(name).exists() for name in ("checkpoints", "module"))
-        return policy or bool(read_manifest(self._folder) or read_commits(self._folder))
+        """Whether an earlier run left anything that took work: an expert that it trained, or episodes."""
+        policy = {entry.relative for entry in self._policy_folder.list()}
+        is_trained = CHECKPOINTS_FOLDER in policy or {MODULE, RESULTS_FILE} <= policy
+        return is_trained or bool(read_manifest(self._folder) or read_commits(self._folder))
 
     def _refuse_finished(self) -> None:
         """`onExisting: Fail`; what this run left unfinished itself is not in its way."""
@@ -117,6 +129,13 @@ class RecordingRun:
                 f"{self._folder} already holds this recording, finished, and output.onExisting is Fail: give "
                 "another output.path, or set it to Resume."
             )
+
+    def _make_room(self) -> None:
+        """Delete what is in the way of another recording: what is to be replaced, or a policy copied to no avail."""
+        if self._spec.output.on_existing == "Replace":
+            self._clear()
+        elif not self._is_started():
+            self._policy_folder.delete()
 
     def _clear(self) -> None:
         """`onExisting: Replace`: delete what the manifest or the commits of another recording list."""
@@ -176,7 +195,7 @@ class RecordingRun:
         policy, folder = self._spec.policy, self._policy_folder
         if policy.random is not None:
             return RANDOM
-        module = folder.child("module")
+        module = folder.child(MODULE)
         if not module.child("module.json").exists():
             if policy.train is not None:
                 train_expert(self._resource, policy.train, folder, self._reporter, self._interruption)

@@ -14,11 +14,8 @@ from hindcast.learn.learner import Learner
 from hindcast.models.policy import Policy
 from hindcast.pipeline.window import below
 from hindcast.run.claim import CHECKPOINTS_FOLDER
+from hindcast.run.other_model import another_kind, another_meaning, another_shape
 from hindcast.storage.location import resolve
-
-_PLAIN: Final = ("categorical", "gaussian")
-"""What `auto` is, of one kind of actions each."""
-
 
 FIELD: Final = "spec.initialCheckpoint"
 FIELD_OF_EXPERTS: Final = "spec.policy.train.initialCheckpoint"
@@ -49,22 +46,15 @@ def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) 
         DataError: there is none at the path, or its checkpoint is damaged.
     """
     saved = initial_policy(path, policy.module.model_config, field)
-    own, given = _beside_shapes(policy), _beside_shapes(saved)
-    convolves = any(weights.dim() == 4 for weights in policy.module.state_dict().values())
-    for option in own:
-        if option == "convActivation" and not convolves:
-            continue
-        if own[option] != given[option]:
-            chosen = ", in which auto is the algorithm's own choice" if option == "distribution" else ""
-            raise SpecError(
-                f"{field}: {path} has model.{option} {given[option]}, this one has {own[option]}; "
-                f"the model sections must be the same{chosen}."
-            )
+    checkpoint = _checkpoint_of(path)
+    maker = None if checkpoint is None else checkpoint.training.algorithm
+    if problem := another_kind(policy, saved, learner.algorithm, maker) or another_meaning(policy, saved):
+        raise SpecError(f"{field}: {path} {problem}.")
     try:
         policy.take_weights(saved, f"the policy at {path}")
     except DataError as error:
-        raise SpecError(f"{field}: {error}") from error
-    checkpoint = _checkpoint_of(path)
+        problem = another_shape(policy, saved)
+        raise SpecError(f"{field}: {path} {problem}." if problem else f"{field}: {error}") from error
     tensors = {} if checkpoint is None else checkpoint.learner_state().tensors
     learner.renew_targets("policy")
     for name, net in learner.nets.items():  # target networks last
@@ -84,18 +74,3 @@ def _checkpoint_of(path: str) -> Checkpoint | None:
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, Any]:
     return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def _beside_shapes(policy: Policy) -> dict[str, Any]:
-    """The options of `model` that give weights another meaning and do not show in their shapes."""
-    preprocessing, model = policy.preprocessing.to_json(), policy.module.model_config
-    return {
-        "observationFilter": preprocessing["observationFilter"],
-        "frameStack": preprocessing["frameStack"],
-        "fcnetActivation": model.fcnet_activation,
-        "convActivation": model.conv_activation,
-        "convPadding": model.conv_padding,
-        "moduleClass": model.module_class,
-        "moduleOptions": model.module_options,
-        "distribution": "auto" if model.distribution in _PLAIN else model.distribution,
-    }
