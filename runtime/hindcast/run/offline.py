@@ -8,6 +8,7 @@ from functools import partial
 
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
+from hindcast.api.options import is_custom
 from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
@@ -140,8 +141,8 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
             f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only; if its losses are "
             "valid for actions of any policy, and its own policy explores, set live = True in the class."
         )
-    if spec.custom_config is not None:
-        return build(spec.algorithm, spec.custom_config, at="spec.customConfig")
+    if is_custom(spec.algorithm):
+        return build(spec.algorithm, spec.custom_config or {}, at="spec.customConfig")
     return build(spec.algorithm, spec.config, at="spec.config")
 
 
