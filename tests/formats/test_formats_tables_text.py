@@ -82,6 +82,10 @@ def test_text_of_another_encoding_is_refused_with_its_row(tmp_path: Path) -> Non
     path.write_bytes("obs,action,reward,größe\n1,2,3,4\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"a.csv is not UTF-8 text: its header is"):
         read_table(path)
+    for encoding in ("utf-16-le", "utf-16-be"):
+        path.write_bytes("\ufeffobs,action,reward\n1,2,3\n".encode(encoding))
+        with pytest.raises(DataError, match=r"a\.csv is UTF-16 text: save it as UTF-8"):
+            read_table(path)
 
 
 @pytest.mark.parametrize("cell", [{"x": [1, 2**63]}, [[0.5], [2**64]]])
