@@ -254,6 +254,7 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.json", lines([ROW, {**ROW, "obs": None}]), "row 1: 'obs' is null"),
         ("a.json", lines([ROW, {**ROW, "action": "left"}]), "row 1: 'action' is \"left\""),
         ("a.json", json.dumps(ROW) * 2, "row 0: it is not JSON"),
+        ("a.json", json.dumps(ROW, indent=1), "row 0: it is not JSON: .*; write one object per line, or all"),
         ("a.json", '{"obs": ' + "[" * 100_000, "row 0: it is not JSON"),
         ("a.json", '{"obs":1,"obs":2,"action":0,"reward":0}\n', "row 0: .*'obs'.* twice"),
     ],
