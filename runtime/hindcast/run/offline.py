@@ -9,12 +9,14 @@ from functools import partial
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.options import is_custom
-from hindcast.api.training import StopSpec
+from hindcast.api.training import OfflineTrainingSpec, StopSpec
 from hindcast.errors import SpecError
+from hindcast.formatting import plural, significant, size, whole
 from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
+from hindcast.pipeline.residency import host_memory
 from hindcast.pipeline.targets import Targets
 from hindcast.run.held_out import HeldOut, as_one, opened, split_off
 from hindcast.run.live import live_source
@@ -94,6 +96,9 @@ def offline_trainer(
         live=live,
         module=policy.module,
     )
+    if device.type == "cpu" and not live:
+        _refuse_beyond_memory(spec, data, group.share.size)
+    shared += _notes_on_size(spec, data, needs.timesteps_per_item)
     data.targets = Targets(
         compute=partial(window_targets, algorithm, learner.nets),
         updates=lambda: learner.updates,
@@ -170,6 +175,36 @@ def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners
             f"{items:,} {word} over {learners} learners: parts differ by one and are weighted by size"
         )
     return notes
+
+
+def _notes_on_size(spec: OfflineTrainingSpec, data: OfflineData, per_item: int) -> list[str]:
+    """What is so of a batch that is larger than the recorded data."""
+    if spec.sampler is not None or data.batch_size <= data.epoch_size:
+        return []
+    word = "timestep" if per_item == 1 else "sequence"
+    times = significant(data.batch_size / data.epoch_size)
+    return [
+        f"{_size_field(spec)}: a batch has {plural(data.batch_size, word)}, and the data have "
+        f"{whole(data.epoch_size)}: each is in every batch {times} times on average"
+    ]
+
+
+def _refuse_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, learners: int) -> None:
+    """Refuse a batch whose data alone exceed this machine's memory.
+
+    Raises:
+        SpecError: they do.
+    """
+    nbytes, memory = data.batch_bytes // learners, host_memory()
+    if nbytes > memory:
+        raise SpecError(
+            f"{_size_field(spec)}: a learner's batch would take {size(nbytes)}, more than the {size(memory)} of "
+            "memory: give a smaller one"
+        )
+
+
+def _size_field(spec: OfflineTrainingSpec) -> str:
+    return f"spec.{'customConfig' if is_custom(spec.algorithm) else 'config'}.trainBatchSizePerLearner"
 
 
 def _most_updates(stop: StopSpec, data: OfflineData) -> float:
