@@ -159,9 +159,9 @@ def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners
     """
     items, word = (timesteps, "timesteps") if per_item == 1 else (timesteps // per_item, "sequences")
     if items < learners:
-        sequences = "" if per_item == 1 else f", which make {items} sequences of {per_item}"
+        sequences = "" if per_item == 1 else f", which make {plural(items, 'sequence')} of {per_item}"
         raise SpecError(
-            f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps{sequences}: each "
+            f"spec.learners.replicas is {learners}, and a batch has {plural(timesteps, 'timestep')}{sequences}: each "
             "learner needs at least one."
         )
     notes = []

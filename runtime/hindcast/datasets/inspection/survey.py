@@ -180,8 +180,9 @@ def compatible(
 
 
 def _drift(file: Described, usual: Location, difference: str | None) -> DataProblem:
+    are = "is" if file.steps == 1 else "are"
     message = (
         f"{file.location} cannot be one dataset with {usual}: {difference}; its "
-        f"{formatting.plural(file.steps, 'timestep')} are not counted"
+        f"{formatting.plural(file.steps, 'timestep')} {are} not counted"
     )
     return DataProblem(severity="error", kind="drift", message=message, path=str(file.location))
