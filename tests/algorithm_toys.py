@@ -128,6 +128,16 @@ class Unprioritised(PrioritisedQ):
         return NStepQ.losses(self, nets, batch, step)
 
 
+class DemandingOptions(ToyOptions):
+    """One of them has no default."""
+
+    z: int
+
+
+class Demanding(NStepQ):
+    Options = DemandingOptions
+
+
 class CausalMeanOptions(ToyOptions):
     """Imitation from the mean of all observations of a sequence so far."""
 

@@ -127,7 +127,8 @@ class Wrong(Walk):
 
     Args:
         what: "reset" or "step" raise; "shape", "short", "missing", "not a number" give wrong observations;
-            "reward" and "info" such things; "constructor" raises there.
+            "reward" and "info" such things; "constructor" raises there; "old reset" and "old step" return what Gym's
+            did; "infinite" is the reward of each episode's second step.
     """
 
     def __init__(self, what: str) -> None:
@@ -143,10 +144,15 @@ class Wrong(Walk):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         if self._what == "reset":
             raise RuntimeError("the simulator is not there")
-        return super().reset(seed=seed, options=options)
+        observation, info = super().reset(seed=seed, options=options)
+        return observation if self._what == "old reset" else (observation, info)  # type: ignore[return-value]
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
         observation, reward, terminated, truncated, info = super().step(action)
+        if self._what == "old step":
+            return observation, reward, terminated, info  # type: ignore[return-value]
+        if self._what == "infinite" and self._t == 2:
+            return observation, np.inf, terminated, truncated, info
         if self._what == "step" and self._t == 2:
             raise RuntimeError("the simulator fell over")
         if self._what == "reward":

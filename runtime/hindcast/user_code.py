@@ -61,8 +61,9 @@ def raise_as_users(error: Exception, what: str, called: Callable[..., Any] | Non
     """
     if isinstance(error, UserError):
         raise error
-    message = str(error).strip().partition("\n")[0][:500] or "no message"
-    own = _users_frames(error)
+    said, written = _of_syntax(error)
+    message = said.strip().partition("\n")[0][:500] or "no message"
+    own = [*_users_frames(error), *written]
     if not own and called is not None and not is_users(called):
         raise error
     defined = None if called is None else definition(called)
@@ -203,6 +204,13 @@ def _is_same(known: Any, value: Any) -> bool:
 def is_users(function: Callable[..., Any]) -> bool:
     """Whether a function is not Hindcast's own."""
     return not definition(function).startswith(_OURS)
+
+
+def _of_syntax(error: Exception) -> tuple[str, list[str]]:
+    """What an error says, and, where it is of the syntax of a file, which no frame names: the file and its line."""
+    if not isinstance(error, SyntaxError) or not error.filename or error.filename.startswith("<"):
+        return str(error), []
+    return error.msg, [f"{error.filename}:{error.lineno}"]
 
 
 def _users_frames(error: Exception) -> list[str]:

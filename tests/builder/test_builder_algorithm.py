@@ -185,6 +185,14 @@ class TestTraining:
                 assert algo.notes[: len(told)] == told
                 assert not [note for note in algo.notes if "vf_share_layers" in note]
 
+    def test_a_padding_that_filters_say_is_not_warned_of(self, walks: Path) -> None:
+        """Without images: nobody gave conv_padding, which follows from conv_filters."""
+        with clone(walks).rl_module(model_config={"conv_filters": [[4, 3, 1]]}).build_algo() as algo:
+            said = [note for note in algo.notes if "conv_" in note]
+        assert said == ["model_config.conv_filters has no effect: no observation is an image"]
+        with clone(walks).rl_module(model_config={"conv_padding": "same"}).build_algo() as algo:
+            assert "model_config.conv_padding has no effect: no observation is an image" in algo.notes
+
     def test_training_on_data_says_once_that_it_does_not_record(self, walks: Path, tmp_path: Path) -> None:
         with clone(walks).offline_data(output=str(tmp_path / "out")).build_algo() as algo:
             before = list(algo.notes)

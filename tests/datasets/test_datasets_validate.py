@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from hindcast.datasets.units import EpisodePlace
-from hindcast.datasets.validate import check_block, check_spec
+from hindcast.datasets.validate import check_block, check_spec, faults
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec, Leaf
@@ -63,12 +63,29 @@ def test_what_is_not_finite_is_located(name, row, place, bad):
         check(block_of(**columns))
 
 
+@pytest.mark.parametrize("bad", [1e300, -1e39])
+@pytest.mark.parametrize("name", ["obs", "actions", "rewards"])
+def test_what_float32_makes_infinite_is_located(name, bad):
+    columns = {"obs": np.zeros((11, 2)), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
+    columns[name].reshape(len(columns[name]), -1)[[1, 2], -1] = bad, -bad  # their sum is finite
+    sentence = rf"t = 1: '{name}' has {bad}, expected a finite number within float32's range \(±3\.4e38\)"
+    with pytest.raises(DataError, match=sentence.replace("+", r"\+")):
+        check(block_of(**columns))
+
+
+def test_what_is_not_finite_comes_before_what_float32_makes_infinite():
+    rewards = np.array([0, 1e300, np.nan, 0, 0, 0, 0, 0])
+    kinds = [(fault.kind, np.flatnonzero(fault.wrong).tolist()) for fault in faults("rewards", rewards, None)]
+    assert kinds == [("not-finite", [2]), ("not-finite", [1])]
+
+
 def test_other_columns_may_hold_anything():
     check(block_of(vf_preds=np.full(8, np.nan), infos=np.full(11, "NaN", dtype=object)))
 
 
 def test_values_whose_sum_overflows_are_finite():
     check(block_of(obs=np.full((11, 2), 3e38, np.float32), rewards=np.full(8, 60_000, np.float16)))
+    check(block_of(rewards=np.full(8, 3e38)))
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,11 @@ def lines(path, first: int, *, width: int = 2, episodes: int = 3, text: str | No
     path.write_text(text if text is not None else "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def d4rl(path, rows: int = 100, rewards: int = 100) -> None:
+def d4rl(path, rows: int = 100, rewards: int = 100, width: int = 3) -> None:
     rng = np.random.default_rng(0)
     path.parent.mkdir(exist_ok=True)
     with h5py.File(path, "w") as file:
-        file["observations"] = file["next_observations"] = rng.normal(size=(rows, 3)).astype(np.float32)
+        file["observations"] = file["next_observations"] = rng.normal(size=(rows, width)).astype(np.float32)
         file["actions"] = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
         file["rewards"] = np.ones(rewards, np.float32)
         file["terminals"], file["timeouts"] = np.arange(rows) % 50 == 49, np.zeros(rows, np.bool_)
@@ -90,6 +90,14 @@ def test_files_that_drift_are_left_to_those_with_the_most_timesteps(tmp_path):
     assert summary.episodes == 8
     assert errors(summary) == [("drift", str(folder / "a.json"))]
     assert "its 15 timesteps are not counted" in summary.problems[0].message
+
+
+def test_files_of_other_shapes_are_told_with_the_dtypes_that_they_have(tmp_path):
+    folder = tmp_path / "data"
+    d4rl(folder / "a.hdf5")
+    d4rl(folder / "b.hdf5", width=4)
+    (problem,) = [one for one in look(folder).problems if one.severity == "error"]
+    assert "'new_obs' is float32 [3] in one and float32 [4] in the other" in problem.message
 
 
 def test_where_all_are_bad_each_is_listed(tmp_path):

@@ -84,4 +84,6 @@ def test_missing_step_names_episode_and_timestep(tmp_path, cache):
         ("e1", 3, 4),
         ("e2", 0, 3),
     ]
-    assert any("missing in 1 places" in note and "row 6" in note for note in dataset.notes)
+    assert any(
+        "missing in 1 place, where an episode was cut" in note and "row 6" in note for note in dataset.notes
+    )

@@ -133,7 +133,7 @@ def test_unfinished_episodes(tmp_path, table, policy):
     dataset = opened(path, {"unfinished": policy})
     found = kit.read_block(dataset)
     assert set(found.eps_id) == ({"e0", "e1", "e2"} if policy == "Keep" else {"e0", "e2"})
-    said = "1 episodes end neither" if policy == "Keep" else "7 rows of unfinished episodes were dropped"
+    said = "1 episode ends neither" if policy == "Keep" else "7 rows of unfinished episodes were dropped"
     assert any(said in note for note in dataset.notes)
 
 
@@ -196,7 +196,7 @@ def test_last_steps_of_unknown_next_observation_are_left_out(tmp_path, table, le
     assert finals.tolist() == [[0.0] * every.shape[1], every[10].tolist(), every[13].tolist()]
     assert found.columns["rewards"].tolist() == np.delete(table["rewards"].to_numpy(), [10, 13]).tolist()
     told = "".join(dataset.notes)
-    assert "the final observation of 1 episodes is zeros" in told
+    assert "the final observation of 1 episode is zeros" in told
     assert "2 last steps were left out" in told
 
 

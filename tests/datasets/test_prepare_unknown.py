@@ -15,7 +15,9 @@ from pyarrow import feather
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
+from hindcast.formats.dataset_folder.unfinished import write_mark
 from hindcast.formats.format import ReadOptions
+from hindcast.storage.location import resolve
 
 STEP = {"eps_id": "e", "t": 0, "obs": 0.5, "new_obs": 1.5, "actions": 0, "rewards": 1.0, "terminateds": True}
 LINE = json.dumps(STEP).encode() + b"\n"
@@ -33,6 +35,7 @@ def refusal(path: Path) -> str:
         ("a.jsonl.zst", pa.Codec("zstd").compress(LINE, asbytes=True), "compressed with zstd: decompress it"),
         ("a.jsonl.bz2", bz2.compress(LINE), "compressed with bzip2: decompress it"),
         ("a.pkl", b"\x80\x05\x95", "a pickle"),
+        ("a.jsonl", b"\xff\xfe" + LINE.decode().encode("utf-16-le"), "UTF-16 text: save it as UTF-8"),
         ("a.txt", b"eps_id,t\ne,0\n", "text of an unknown format: name it by `format`"),
         ("a.jsonl", b"# my log\n" + LINE, "text that begins with '# my log': JSON begins with"),
         ("a.bin", b"\x00\x01\x02\xff", r"begins with b'\x00\x01\x02\xff', unlike any known format"),
@@ -43,6 +46,15 @@ def test_what_a_file_is(tmp_path, name, content, said):
     message = refusal(tmp_path / name)
     assert said in message
     assert "Parquet, JSON and CSV (plain or gzip)" in message
+
+
+def test_the_folder_of_a_run(tmp_path):
+    folder = tmp_path / "runs" / "clone" / "r1"
+    folder.mkdir(parents=True)
+    write_mark(resolve(folder), {"resource": "OfflineTraining/clone", "specHash": "0", "spec": {}})
+    (folder / "results.jsonl").write_text('{"training_iteration": 1}\n')
+    for named in (folder, folder.parent):
+        assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in refusal(named)
 
 
 def test_arrow_and_numpy(tmp_path):

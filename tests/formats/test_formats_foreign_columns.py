@@ -353,7 +353,7 @@ class TestNothingRuns:
         ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be the same"),
         ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row needs the id of its episode"),
         ({"rewards": [1.0, None, 1.0, 1.0, 1.0]}, "row 1: 'rewards' is null"),
-        ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 numbers where the row before has 2"),
+        ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 number where the row before has 2"),
         ({"obs": [[1.0, None]] * 5}, "'obs' holds a null where a number is expected"),
         ({"terminateds": [0, 0, 7, 0, 0]}, "row 2: 'terminateds' is 7: expected true or false"),
         ({"t": [0.0, 1.5, 2.0, 0.0, 1.0]}, "row 1: 't' is 1.5: expected a whole number"),

@@ -225,7 +225,11 @@ def hdf5_of(tmp_path: Path) -> Path:
     ("inside", "value", "sentence"),
     [
         ("episode_1/rewards", np.zeros(0), "metadata say 9"),
-        ("episode_1/actions/_index_0", np.zeros(2, dtype=np.int64), "2 entries of actions/0, and 1 rewards"),
+        (
+            "episode_1/actions/_index_0",
+            np.zeros(2, dtype=np.int64),
+            "2 values of actions/0 and 1 reward, expected 1",
+        ),
         ("episode_1/observations/say", None, "'obs/say'"),
         (
             "episode_1/observations/more",

@@ -82,6 +82,10 @@ def test_text_of_another_encoding_is_refused_with_its_row(tmp_path: Path) -> Non
     path.write_bytes("obs,action,reward,größe\n1,2,3,4\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"a.csv is not UTF-8 text: its header is"):
         read_table(path)
+    for encoding in ("utf-16-le", "utf-16-be"):
+        path.write_bytes("\ufeffobs,action,reward\n1,2,3\n".encode(encoding))
+        with pytest.raises(DataError, match=r"a\.csv is UTF-16 text: save it as UTF-8"):
+            read_table(path)
 
 
 @pytest.mark.parametrize("cell", [{"x": [1, 2**63]}, [[0.5], [2**64]]])
@@ -237,7 +241,7 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.csv", "obs,action,reward\n1,2,3\n1,2,x\n", "row 1: 'reward': it cannot be made double"),
         ("a.csv", "obs,action,reward\n1,2,3\n,2,3\n", "row 1: 'obs' is null"),
         ("a.csv", 'obs,action,reward\n1,2,"3\n', "has an unmatched quote"),
-        ("a.csv", 'obs,action,reward,n\n1,2,3,5"\n1,2,3,6"\n', "records in 1 lines"),
+        ("a.csv", 'obs,action,reward,n\n1,2,3,5"\n1,2,3,6"\n', "found 2 records in 1 line from row 0 on"),
         ("a.csv", "obs,a\rction,reward\n1,2,3\n", "no column 'actions'"),
         ("a.csv", "obs;action;reward\n1;2;3\n", "no column 'obs'"),
         ("a.csv", 'obs,action,reward\n"[1,2",2,3\n', "row 0: 'obs' begins like JSON"),
@@ -246,10 +250,11 @@ def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.
         ("a.json", "[1, 2]", "row 0: it is '1': expected an object"),
         ("a.json", '[{"obs": 1}', "is not JSON"),
         ("a.json", lines([ROW]) + '{"obs": [1', "row 1: it is not JSON"),
-        ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 numbers"),
+        ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 number where"),
         ("a.json", lines([ROW, {**ROW, "obs": None}]), "row 1: 'obs' is null"),
         ("a.json", lines([ROW, {**ROW, "action": "left"}]), "row 1: 'action' is \"left\""),
         ("a.json", json.dumps(ROW) * 2, "row 0: it is not JSON"),
+        ("a.json", json.dumps(ROW, indent=1), "row 0: it is not JSON: .*; write one object per line, or all"),
         ("a.json", '{"obs": ' + "[" * 100_000, "row 0: it is not JSON"),
         ("a.json", '{"obs":1,"obs":2,"action":0,"reward":0}\n', "row 0: .*'obs'.* twice"),
     ],

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -36,6 +37,16 @@ def test_importing_a_module_that_raises_is_the_users_error(tmp_path, monkeypatch
         import_object("raising_module:number", "spec.x")
     with pytest.raises(UserCodeError, match="a_package_that_is_not_there"):
         import_object("lacking_module:number", "spec.x")
+
+
+def test_a_syntax_error_is_where_the_file_has_it(tmp_path, monkeypatch):
+    (tmp_path / "misspelt_module.py").write_text("number = 1\nnumber +* 2\n")
+    (tmp_path / "importing_module.py").write_text("\n\n\nimport misspelt_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    place = rf"{re.escape(str(tmp_path))}/misspelt_module\.py:2"
+    for path in ("misspelt_module:number", "importing_module:number"):
+        with pytest.raises(UserCodeError, match=rf"raised SyntaxError at {place}: invalid syntax$"):
+            import_object(path, "spec.x")
 
 
 @pytest.mark.parametrize("path", ["nowhere:X", "json.nowhere:X", "json:Nobody"])

@@ -322,6 +322,23 @@ class TestWrongEnvironments:
         with pytest.raises(DataError, match=r"toy_environments:Wrong.* observation .*observation_space"):
             play(self.wrong(what), random_policy(WALK))
 
+    @pytest.mark.parametrize(
+        ("what", "said"),
+        [
+            (
+                "old reset",
+                r"reset\(\) must return \(observation, info\), .* returned one value, of type ndarray",
+            ),
+            (
+                "old step",
+                r"step\(\) returned 4 values; Gymnasium's returns 5: observation, reward, terminated, truncated, info",
+            ),
+        ],
+    )
+    def test_an_old_one_is_told_what_gymnasium_returns(self, what: str, said: str) -> None:
+        with pytest.raises(UserCodeError, match=f"toy_environments:Wrong.*{said}"):
+            play(self.wrong(what), random_policy(WALK))
+
     def test_a_reward_that_is_no_number(self) -> None:
         with pytest.raises(UserCodeError, match=r"toy_environments:Wrong.*reward.*None"):
             play(self.wrong("reward"), random_policy(WALK))

@@ -17,6 +17,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.formats.spec import DataSpec
 from hindcast.run.carry_out import carry_out
+from hindcast.run.offline import make_algorithm
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, read_all, record, recording, train, training
 
@@ -105,6 +106,12 @@ def test_a_start_from_nothing_is_refused_before_data_are_looked_at(tmp_path: Pat
     assert re.search(
         r"training\.yaml:\d+: OfflineTraining/clone: spec\.initialCheckpoint: ", sentence_of(error)
     )
+
+
+def test_an_option_that_a_custom_algorithm_requires(walks: Path, tmp_path: Path) -> None:
+    resource = training(tmp_path / "runs", walks, algorithm="algorithm_toys:Demanding", config={})
+    with pytest.raises(SpecError, match=r"^spec\.customConfig\.z is missing$"):
+        make_algorithm(resource)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hindcast import BCConfig
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.run.carry_out import InFiles, train_here
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import inputs_of, ready_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from support import WALK, MemoryReporter, record, recording, training
@@ -41,6 +41,27 @@ def scrambled(tmp_path: Path) -> Path:
 def train(resource: Any, reporter: MemoryReporter) -> Any:
     outcome, _ = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
     return outcome
+
+
+@pytest.mark.parametrize("is_discrete", [True, False])
+def test_units_of_actions_are_noted_unless_the_space_has_no_floats(tmp_path: Path, is_discrete: bool) -> None:
+    rows = [
+        {"eps_id": "e", "t": t, "obs": [0.5], "new_obs": [0.5], "actions": [1.5], "rewards": 0}
+        for t in range(9)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spaces = {
+        "observationSpace": {"type": "Box", "low": 0, "high": 1, "shape": [1]},
+        "actionSpace": {"type": "Discrete", "n": 2}
+        if is_discrete
+        else {"type": "Box", "low": -2, "high": 2, "shape": [1]},
+    }
+    resource = training(tmp_path / "run", tmp_path / "a.jsonl", **spaces)
+    reporter = MemoryReporter()
+    ready_inputs(resource, inputs_of(resource, InFiles({})), reporter)
+    assert (
+        any("actions are read in the environment's units" in note for note in reporter.notes) != is_discrete
+    )
 
 
 def test_scrambled_rows_train_like_the_recording(tmp_path: Path, scrambled: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,17 @@ class TestDataset:
         assert {"obs/place", "obs/kind/0", "obs/kind/1", "actions/move", "actions/jump"} <= set(block.columns)
         assert json.loads(block.columns["infos"][0]) == {"t": 0, "names": ["a", "b"]}
         assert indices(tmp_path) == list(range(40))
+
+    @pytest.mark.parametrize("replicas", [1, 2])
+    def test_rewards_that_trainings_refuse_are_noted_once(self, replicas: int, tmp_path: Path) -> None:
+        reporter = MemoryReporter()
+        wrong = {"id": "toy_environments:Wrong", "kwargs": {"what": "infinite"}}
+        resource = recording(tmp_path, environment=wrong, runners={"replicas": replicas, "envsPerRunner": 4})
+        record(resource, reporter=reporter)
+        assert indices(tmp_path) == list(range(40))
+        (note,) = [note for note in reporter.notes if "rewards" in note]
+        assert "'toy_environments:Wrong' gave rewards that are NaN or infinite in " in note
+        assert re.search(r"\(first: [0-9a-f]{8}-[0-9]{8}, t = 1\)", note)
 
     def test_infos_take_no_room_where_there_are_none(self, walks: Path) -> None:
         for file in walks.glob("*.parquet"):

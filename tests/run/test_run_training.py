@@ -158,6 +158,33 @@ class TestCoverage:
         assert streams[0][0] != streams[2][0]
 
 
+class TestBatchesLargerThanTheData:
+    def test_are_told(self, tmp_path: Path, numbered: Path, reporter: MemoryReporter) -> None:
+        config = {"trainBatchSizePerLearner": 2500}
+        train(training(tmp_path, numbered, config=config, stop={"updates": 1}), reporter=reporter)
+        note = (
+            "spec.config.trainBatchSizePerLearner: a batch has 2,500 timesteps, and the data have 1,000: each is in "
+            "every batch 2.5 times on average"
+        )
+        assert note in reporter.notes
+
+    def test_take_timesteps_again(
+        self, tmp_path: Path, numbered: Path, delivered: list[torch.Tensor]
+    ) -> None:
+        config = {"trainBatchSizePerLearner": 2500}
+        train(training(tmp_path, numbered, config=config, stop={"updates": 1}, pipeline=noting()))
+        counts = np.bincount(delivered[0].long().numpy(), minlength=STEPS)
+        assert set(counts) == {2, 3}
+
+    def test_are_refused_where_no_memory_holds_them(self, tmp_path: Path, numbered: Path) -> None:
+        config = {"trainBatchSizePerLearner": 10**14}
+        said = (
+            r"spec\.config\.trainBatchSizePerLearner: a learner's batch would take [\d.]+ TiB, more than the "
+        )
+        with pytest.raises(SpecError, match=said):
+            train(training(tmp_path, numbered, config=config, stop={"updates": 1}))
+
+
 class TestStop:
     def last(self, folder: Path, data: Path, stop: dict[str, Any], **spec: Any) -> dict[str, Any]:
         train(training(folder, data, stop=stop, **spec))

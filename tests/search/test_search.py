@@ -130,6 +130,15 @@ def test_a_search_is_extended_and_its_folder_holds_no_other(walks: Path, folder:
             search(**{"given": base(walks), "over": {"config.lr": [1e-3]}, **other}, output=folder, confirm=0)
 
 
+def test_what_is_set_aside_leaves_too_little_for_the_trials(walks: Path, folder: Path) -> None:
+    said = (
+        r"heldOut is 0\.4, and .* has 1 episode left after spec\.evaluation\.offline\.setAside \(--confirm\), 0\.97: "
+        r"0 would be held out and 1 trained on"
+    )
+    with pytest.raises(SpecError, match=said):
+        search(base(walks), {"config.lr": [1e-3]}, output=folder, confirm=0.97)
+
+
 def test_a_trial_that_fails_is_a_row_and_the_others_run(walks: Path, folder: Path) -> None:
     found = search(base(walks), {"config.lr": [1e38, 1e-3]}, output=folder, confirm=0)
     assert [trial.number for trial in found.trials] == [2, 1]

@@ -6,7 +6,7 @@ import functools
 import logging
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -65,6 +65,8 @@ _GONE: Final = {
 _EVALUATIONS_ALONE = "output: only evaluate() adds episodes to the dataset; train() records none"
 _RLLIBS_DEFAULT = "spec.model.vfShareLayers "
 """What a note begins with on the one field of a `DefaultModelConfig` that is set where nobody asked for it."""
+_FILTERS, _THEIR_PADDING = "spec.model.convFilters ", "spec.model.convPadding "
+"""What notes begin with on `conv_filters`, and on the padding that these say: what is so of one is so of the other."""
 _EXPERIENCE_ALONE = "output: train() records the episodes that the policy learns from; evaluate() adds none"
 
 _LOG = logging.getLogger("hindcast")
@@ -377,9 +379,8 @@ class RunningAlgorithm:
             self._evaluations = Evaluations(plan.training, store, self._reporter, callbacks=self._callbacks)
         self._trainer = _trainer_of(plan, self._reporter)
         self._trainer.busy = self._evaluations.processes if self._evaluations else 0
-        for note in self._trainer.notes:
-            if not note.startswith(_RLLIBS_DEFAULT):
-                self._note(note)
+        for note in _on_what_was_given(self._trainer.notes):
+            self._note(note)
         if plan.training is None or plan.online:
             self._warm_start(plan.initial_checkpoint)
         else:
@@ -437,6 +438,13 @@ class RunningAlgorithm:
         message = in_python(message)
         self.notes.append(message)
         _LOG.warning(message)
+
+
+def _on_what_was_given(notes: Sequence[str]) -> list[str]:
+    """The notes that name no field that was only derived."""
+    has_filters = any(note.startswith(_FILTERS) for note in notes)
+    derived = (_RLLIBS_DEFAULT, _THEIR_PADDING) if has_filters else (_RLLIBS_DEFAULT,)
+    return [note for note in notes if not note.startswith(derived)]
 
 
 def _trainer_of(plan: BuildPlan, reporter: Reporter) -> Trainer:

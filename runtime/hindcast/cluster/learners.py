@@ -16,6 +16,7 @@ from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.outcome import classify
 from hindcast.cluster.pools import Pools
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, raised
+from hindcast.formatting import plural
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.ranks import Ranks
@@ -72,7 +73,7 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
             deaths = deaths + 1 if saved == before else 1
             if deaths > _MOST_RESTARTS:
                 raise WorkerLost(
-                    f"learners died {deaths} times without a new checkpoint; the last error was: {death}"
+                    f"learners died {plural(deaths, 'time')} without a new checkpoint; the last error was: {death}"
                 ) from death
         with mailbox.reporter() as reporter:
             reporter.note(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TextIO
 
+from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 HEAD_BYTES: Final = 256 << 10
@@ -121,7 +122,7 @@ class DriverLog:
             self._dropped += 1
 
     def _content(self) -> bytes:
-        gap = [f"… {self._dropped:,} lines left out …\n".encode()] if self._dropped else []
+        gap = [f"… {plural(self._dropped, 'line')} left out …\n".encode()] if self._dropped else []
         return b"".join([*self._head, *gap, *self._tail, self._redact(self._rest).encode(errors="replace")])
 
 

@@ -21,6 +21,7 @@ from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT, LAYOUTS, layout_of_schema
 from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
 from hindcast.formats.spec import DataSpec
+from hindcast.formatting import plural
 from hindcast.storage.location import Entry, Location, resolve
 
 _VERSION = 4
@@ -67,7 +68,7 @@ def index_file(location: Location, relative: str) -> Indexed:
         layout, contents = _contents(location, file)
         found = sum(len(lengths) for lengths in contents.lengths)
         if found != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
-            reason = f"it has {found} rows, but its footer says {file.metadata.num_rows}"
+            reason = f"it has {plural(found, 'row')}, but its footer says {file.metadata.num_rows}"
             raise DataError(damaged(str(location), reason))
         row_groups = [
             RowGroup(

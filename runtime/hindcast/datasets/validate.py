@@ -19,6 +19,7 @@ from hindcast.formats.spec import DataSpec
 
 _FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _TOLERANCE = 1e-4
+_LARGEST = float(np.finfo(np.float32).max)
 
 Where = Callable[[int], EpisodePlace]
 
@@ -137,15 +138,33 @@ def faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Iterator
     """What is wrong with the values of a column.
 
     Args:
-        name: of the leaf: observations, actions and rewards must be finite.
+        name: of the leaf: observations, actions and rewards must be finite, also as the float32 of batches.
         column: `[S, *shape]` or `[O, *shape]`.
         space: in which all values must be; None for any.
     """
-    if column.dtype.kind in "fc" and root(name) in _FINITE and not all_finite(column):
-        yield Fault("not-finite", ~np.isfinite(column), "a finite number")
+    if column.dtype.kind in "fc" and root(name) in _FINITE and not _is_finite_in_batches(column):
+        yield from _not_finite(column)
     outside = outside_space(column, space)
     if outside is not None:
         yield Fault("outside-space", outside, describe_space(space))
+
+
+def _is_finite_in_batches(column: NDArray[Any]) -> bool:
+    """Whether all values are finite as float32, by one pass; False also where only their sum is not."""
+    if column.dtype != np.float64:
+        return all_finite(column)
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(column.sum(dtype=np.float32)))
+
+
+def _not_finite(column: NDArray[Any]) -> Iterator[Fault]:
+    """The values that are not finite, then those that float32 makes infinite."""
+    finite = np.isfinite(column)
+    if not finite.all():
+        yield Fault("not-finite", ~finite, "a finite number")
+    beyond = finite & (np.abs(column) > _LARGEST)
+    if beyond.any():
+        yield Fault("not-finite", beyond, "a finite number within float32's range (±3.4e38)")
 
 
 def outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:

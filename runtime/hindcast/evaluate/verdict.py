@@ -54,7 +54,7 @@ def by_resamples(
         return nothing("in some resamples all episodes have weight 0")
     gains = np.where(np.abs(gains) <= _NOTHING * returns.std(), 0.0, gains)
     share = float((gains > 0).mean() + 0.5 * (gains == 0).mean())
-    return _judged(share, by, f"{formatting.significant(round(effective))} effective episodes")
+    return _judged(share, by, formatting.plural(round(effective), "effective episode"))
 
 
 def by_spread(gain: float, spread: float, by: str, why: str) -> Verdict:

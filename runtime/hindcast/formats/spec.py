@@ -51,6 +51,11 @@ class Leaf:
             return self.dtype is None
         return (column.dtype.newbyteorder("<"), column.shape[1:]) == (self.dtype, self.shape)
 
+    def is_like(self, other: Leaf) -> bool:
+        """Whether it is the other but for the dtype of its numbers."""
+        are_numbers = all(leaf.dtype is not None and leaf.dtype.kind in "iuf" for leaf in (self, other))
+        return self == other or (are_numbers and self.shape == other.shape)
+
     @property
     def itemsize(self) -> int:
         """Bytes of one element; 0 for text and JSON, whose size varies."""
@@ -162,15 +167,20 @@ class DataSpec:
             known = spec
         return common
 
-    def difference(self, other: DataSpec) -> str | None:
-        """Why the two cannot be one dataset, as half a sentence; None if they can."""
+    def difference(self, other: DataSpec, *, widens: bool = False) -> str | None:
+        """Why the two cannot be one dataset, as half a sentence; None if they can.
+
+        Args:
+            widens: whether numbers of several dtypes can be, as where data are prepared.
+        """
         if self is other:
             return None
         if self.required != other.required:
             return f"the columns {sorted(self.required)} differ from {sorted(other.required)}"
         for name in sorted(self.required):
-            if self.leaves[name] != other.leaves[name]:
-                return f"{name!r} is {self.leaves[name]} in one and {other.leaves[name]} in the other"
+            one, another = self.leaves[name], other.leaves[name]
+            if not (one.is_like(another) if widens else one == another):
+                return f"{name!r} is {one} in one and {another} in the other"
         if self.normalized_actions != other.normalized_actions and self.has_float_actions:
             return "the actions are normalised in one and in the environment's units in the other (actionsNormalized)"
         for what in ("observation_space", "action_space"):

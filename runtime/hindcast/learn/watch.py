@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hindcast.formatting import plural
 from hindcast.learn.algorithm import Algorithm
 from hindcast.learn.optimisers import Optimiser
 from hindcast.user_code import Misuse, is_users
@@ -91,7 +92,7 @@ class GradientWatch:
         for optimiser, network in sorted(self._unreached.keys() & self._missed):
             raise Misuse(
                 f"trains the network {network!r} with optimiser {optimiser!r}, whose losses have not used it in "
-                f"{updates:,} updates: let a loss depend on it, or leave its parameters out of the optimiser"
+                f"{plural(updates, 'update')}: let a loss depend on it, or leave its parameters out of the optimiser"
             )
         if self._found is not None:
             raise Misuse(f"{self._found}.")

@@ -215,6 +215,12 @@ class OfflineData(Feed):
         return self.batch_size * self._settings.needs.timesteps_per_item
 
     @property
+    def batch_bytes(self) -> int:
+        """About how many bytes of recorded data are in a batch, if all of it is recorded; 0 without any."""
+        nbytes = sum(source.nbytes for source in self._sources)
+        return nbytes * self.timesteps_per_batch // max(1, self.epoch_timesteps)
+
+    @property
     def cursor(self) -> int:
         return self._feed.cursor
 

@@ -69,6 +69,7 @@ class SourceFeed:
     Attributes:
         order: when each timestep is delivered.
         prelearner: what units go through.
+        nbytes: bytes of all data as batches hold them.
         resident_bytes: bytes that the data take on the device for the whole run; 0 when they are streamed.
 
     Raises:
@@ -91,9 +92,9 @@ class SourceFeed:
         self._columns = sorted(needs.columns)
         self.order = _order(dataset, settings)
         self.prelearner = self._make_prelearner(needs)
-        self._nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
-        self._residency = choose(settings.pipeline.residency, self._nbytes, budget, self._stochastic())
-        self.resident_bytes = self._nbytes if self._residency.resident else 0
+        self.nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
+        self._residency = choose(settings.pipeline.residency, self.nbytes, budget, self._stochastic())
+        self.resident_bytes = self.nbytes if self._residency.resident else 0
         self._check_sampling()
         self._prelearn = guarded(self.prelearner)
         self._loader = Loader(dataset, self.order, self._stream, recipe, self.place)
@@ -133,8 +134,8 @@ class SourceFeed:
             "windowSteps": largest,
             "feed": self._kind,
             "reason": self._residency.reason,
-            "dataBytes": self._nbytes,
-            "windowBytes": self._nbytes * largest // self._dataset.num_steps,
+            "dataBytes": self.nbytes,
+            "windowBytes": self.nbytes * largest // self._dataset.num_steps,
             "columns": self._columns,
         }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
@@ -25,7 +25,7 @@ from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomActor
 from hindcast.record.recorder import OnEpisode, RangeToRecord, Task, record_range, runner_of
-from hindcast.record.runner import Actor, EnvRunner, Episode
+from hindcast.record.runner import Actor, EnvRunner, Episode, episode_id
 from hindcast.storage.location import Location
 from hindcast.worker_processes import Workers
 
@@ -52,11 +52,13 @@ class RecordedRange(NamedTuple):
         commit: its files.
         returns: of its episodes, in order.
         lengths: their steps.
+        not_finite: id, and first such timestep, of each episode that has rewards that are NaN or infinite.
     """
 
     commit: Commit
     returns: list[float]
     lengths: list[int]
+    not_finite: Sequence[tuple[str, int]] = ()
 
 
 def load_actor(
@@ -110,14 +112,18 @@ class Runner:
             self._playing, self._policy = runner_of(self._task, self._actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
+        not_finite: list[tuple[str, int]] = []
 
         def note(episode: Episode) -> None:
             if self._on_episode is not None:
                 self._on_episode(episode)
             returns.append(episode.episode_return)
             lengths.append(episode.length)
+            if (t := episode.first_not_finite) is not None:
+                not_finite.append((episode_id(self._task.prefix, episode.index), t))
 
-        return RecordedRange(record_range(self._task, self._playing, work, note), returns, lengths)
+        commit = record_range(self._task, self._playing, work, note)
+        return RecordedRange(commit, returns, lengths, not_finite)
 
     def _actor(self, policy: PolicyGiven) -> Actor:
         if isinstance(policy, str):

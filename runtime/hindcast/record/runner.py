@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.environment import EnvironmentSpec
+from hindcast.datasets.validate import all_finite
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.convert import info_to_json
@@ -63,6 +64,12 @@ class Episode:
     def episode_return(self) -> float:
         """Undiscounted sum of rewards."""
         return float(self.columns[Columns.REWARDS].sum())
+
+    @property
+    def first_not_finite(self) -> int | None:
+        """The first timestep whose reward is NaN or infinite; None if there is none."""
+        rewards = self.columns[Columns.REWARDS]
+        return None if all_finite(rewards) else int(np.argmin(np.isfinite(rewards)))
 
 
 OnEpisodes = Callable[[int, list[Episode]], None]

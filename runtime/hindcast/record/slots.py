@@ -18,6 +18,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.formatting import plural
 from hindcast.models.policy import Policy
 from hindcast.record.environments import make_environment
 from hindcast.user_code import calling
@@ -54,17 +55,30 @@ class Slots:
     def reset(self, slot: int, seed: int) -> dict[str, Any]:
         """Start an episode in a slot; its first observation is then in `observation`. Returns its info."""
         with calling(f"environment {self.name!r} in reset()"):
-            observation, info = self.environments[slot].reset(seed=seed)
+            returned = self.environments[slot].reset(seed=seed)
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+            raise UserCodeError(
+                f"environment {self.name!r}: reset() must return (observation, info), with info a dict, as Gymnasium's "
+                f"does, and returned {_described(returned)}"
+            )
+        observation, info = returned
         self._put(slot, observation)
         return info
 
     def step(self, slot: int, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
         """Step one slot. Returns reward, terminated, truncated, info; the observation is in `observation`."""
         try:
-            observation, reward, terminated, truncated, info = self.environments[slot].step(action)
+            returned = self.environments[slot].step(action)
         except Exception:
             with calling(f"environment {self.name!r} in step()"):
                 raise
+        try:
+            observation, reward, terminated, truncated, info = returned
+        except (TypeError, ValueError) as error:
+            raise UserCodeError(
+                f"environment {self.name!r}: step() returned {_described(returned)}; Gymnasium's returns 5: "
+                "observation, reward, terminated, truncated, info"
+            ) from error
         self._put(slot, observation)
         return self._number(reward), bool(terminated), bool(truncated), info
 
@@ -95,6 +109,13 @@ class Slots:
                 f"environment {self.name!r} returned an observation that does not fit its observation_space "
                 f"{self.observation_space}: {error}"
             ) from error
+
+
+def _described(returned: Any) -> str:
+    """What a method of an environment returned in place of what Gymnasium's returns."""
+    if isinstance(returned, tuple):
+        return plural(len(returned), "value")
+    return f"one value, of type {type(returned).__name__}"
 
 
 def _set(rows: NDArray[Any], slot: int, value: Any) -> None:

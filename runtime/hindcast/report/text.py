@@ -65,7 +65,7 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
 
 def _epochs(curves: Curves) -> str:
     epochs = curves.last("epoch")
-    return "" if epochs is None else f"{formatting.significant(epochs)} epochs"
+    return "" if epochs is None else "1 epoch" if epochs == 1 else f"{formatting.significant(epochs)} epochs"
 
 
 def _updates(curves: Curves) -> str:

@@ -31,6 +31,7 @@ from hindcast.evaluate.offline import (
     OfflineReport,
 )
 from hindcast.evaluate.recorded import has_logp
+from hindcast.formatting import plural
 from hindcast.learn.algorithm import Algorithm, window_targets
 from hindcast.learn.learner import Learner
 from hindcast.learn.metrics import TOTAL_LOSS
@@ -69,9 +70,12 @@ def split_off(
     for source in sources:
         rest, share = source.dataset.split(fraction, offline.held_out_seed or 0)
         if not share.num_episodes or not rest.num_episodes:
+            is_rest = field == "heldOut" and offline.set_aside is not None
+            left = f" left after {_SPEC}.setAside, {offline.set_aside:g}" if is_rest else ""
             raise SpecError(
-                f"{_SPEC}.{field} is {fraction:g}, and {source.name} has {source.dataset.num_episodes} episodes: "
-                f"{share.num_episodes} would be {what} and {rest.num_episodes} trained on; {way_out}."
+                f"{_SPEC}.{field} is {fraction:g}, and {source.name} has "
+                f"{plural(source.dataset.num_episodes, 'episode')}{left}: "
+                f"{share.num_episodes:,} would be {what} and {rest.num_episodes:,} trained on; {way_out}."
             )
         rests.append(source._replace(dataset=rest))
         shares.append(share)

@@ -12,6 +12,7 @@ from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.input import InputSource
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.opening import Ready, not_in_all, one_dataset, ready
+from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.watch import Watch
 from hindcast.episodes.spaces import space_to_json
@@ -23,7 +24,7 @@ from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.held_out import as_one
 from hindcast.run.offline import make_algorithm
-from hindcast.run.spaces import check_spaces, environment_spaces
+from hindcast.run.spaces import check_spaces, environment_spaces, has_float_actions
 
 MAPPED: Final = ("Text", "Images", "Binary")
 """Formats that hold no timesteps."""
@@ -130,7 +131,8 @@ def ready_inputs(
             watch = replace(watch, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
         found = ready(reading, watch=watch, ray_options=ray_options)
         for said in (*found.unfinished, *found.notes):
-            note(f"{reading.paths[0]}: {said}")
+            if said != NOTE_ON_ACTIONS or has_float_actions(resource, found.dataset.spec):
+                note(f"{reading.paths[0]}: {said}")
         opened.append(one._replace(found=found))
     if len(opened) > 1 and all(one.weight is None for one in opened):
         return _of_the_same_columns(opened, note)

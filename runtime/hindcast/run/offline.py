@@ -8,12 +8,15 @@ from functools import partial
 
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
-from hindcast.api.training import StopSpec
+from hindcast.api.options import is_custom
+from hindcast.api.training import OfflineTrainingSpec, StopSpec
 from hindcast.errors import SpecError
+from hindcast.formatting import plural, significant, size, whole
 from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
+from hindcast.pipeline.residency import host_memory
 from hindcast.pipeline.targets import Targets
 from hindcast.run.held_out import HeldOut, as_one, opened, split_off
 from hindcast.run.live import live_source
@@ -93,6 +96,9 @@ def offline_trainer(
         live=live,
         module=policy.module,
     )
+    if device.type == "cpu" and not live:
+        _refuse_beyond_memory(spec, data, group.share.size)
+    shared += _notes_on_size(spec, data, needs.timesteps_per_item)
     data.targets = Targets(
         compute=partial(window_targets, algorithm, learner.nets),
         updates=lambda: learner.updates,
@@ -140,8 +146,8 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
             f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only; if its losses are "
             "valid for actions of any policy, and its own policy explores, set live = True in the class."
         )
-    if spec.custom_config is not None:
-        return build(spec.algorithm, spec.custom_config, at="spec.customConfig")
+    if is_custom(spec.algorithm):
+        return build(spec.algorithm, spec.custom_config or {}, at="spec.customConfig")
     return build(spec.algorithm, spec.config, at="spec.config")
 
 
@@ -153,9 +159,9 @@ def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners
     """
     items, word = (timesteps, "timesteps") if per_item == 1 else (timesteps // per_item, "sequences")
     if items < learners:
-        sequences = "" if per_item == 1 else f", which make {items} sequences of {per_item}"
+        sequences = "" if per_item == 1 else f", which make {plural(items, 'sequence')} of {per_item}"
         raise SpecError(
-            f"spec.learners.replicas is {learners}, and a batch has {timesteps} timesteps{sequences}: each "
+            f"spec.learners.replicas is {learners}, and a batch has {plural(timesteps, 'timestep')}{sequences}: each "
             "learner needs at least one."
         )
     notes = []
@@ -169,6 +175,36 @@ def _notes_on_share(timesteps: int, per_item: int, learners: int, first_learners
             f"{items:,} {word} over {learners} learners: parts differ by one and are weighted by size"
         )
     return notes
+
+
+def _notes_on_size(spec: OfflineTrainingSpec, data: OfflineData, per_item: int) -> list[str]:
+    """What is so of a batch that is larger than the recorded data."""
+    if spec.sampler is not None or data.batch_size <= data.epoch_size:
+        return []
+    word = "timestep" if per_item == 1 else "sequence"
+    times = significant(data.batch_size / data.epoch_size)
+    return [
+        f"{_size_field(spec)}: a batch has {plural(data.batch_size, word)}, and the data have "
+        f"{whole(data.epoch_size)}: each is in every batch {times} times on average"
+    ]
+
+
+def _refuse_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, learners: int) -> None:
+    """Refuse a batch whose data alone exceed this machine's memory.
+
+    Raises:
+        SpecError: they do.
+    """
+    nbytes, memory = data.batch_bytes // learners, host_memory()
+    if nbytes > memory:
+        raise SpecError(
+            f"{_size_field(spec)}: a learner's batch would take {size(nbytes)}, more than the {size(memory)} of "
+            "memory: give a smaller one"
+        )
+
+
+def _size_field(spec: OfflineTrainingSpec) -> str:
+    return f"spec.{'customConfig' if is_custom(spec.algorithm) else 'config'}.trainBatchSizePerLearner"
 
 
 def _most_updates(stop: StopSpec, data: OfflineData) -> float:

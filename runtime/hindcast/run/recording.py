@@ -19,6 +19,7 @@ from hindcast.formats.dataset_folder.commits import (
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.formats.layouts import encoder_of
+from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
@@ -70,6 +71,7 @@ class RecordingRun:
         self._interruption = interruption
         self._checkpoint = checkpoint
         self._placement = placement
+        self._is_told_of_rewards = False
         self._write_to(resolve(self._spec.output.path))
 
     def carry_out(self) -> Outcome:
@@ -152,9 +154,10 @@ class RecordingRun:
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
         progress = _Counter(self._name, extent_of(self._spec), commits, self._reporter)
-        for commit, _, _ in self._recorded(task, policy, progress):
-            commits[commit.range] = commit
+        for made in self._recorded(task, policy, progress):
+            commits[made.commit.range] = made.commit
             progress.committed()
+            self._note_on_rewards(made)
         if self._spec.duration.timesteps is not None:
             commits = keep_prefix(task, commits, self._spec.duration.timesteps)
         remove_orphans(self._folder, commits.values())
@@ -189,6 +192,19 @@ class RecordingRun:
         workers = self._placement.recorders(runners, task, self._spec.runners.cpus, on_episode)
         with closing(workers):
             yield from record_in(workers, policy, progress.next_work, self._interruption.check)
+
+    def _note_on_rewards(self, made: RecordedRange) -> None:
+        """Say once, as soon as it is known, that trainings will refuse the rewards."""
+        if not made.not_finite or self._is_told_of_rewards:
+            return
+        self._is_told_of_rewards = True
+        eps_id, t = made.not_finite[0]
+        self._reporter.note(
+            self._name,
+            f"environment {self._spec.environment.id!r} gave rewards that are NaN or infinite in "
+            f"{len(made.not_finite):,} of the last {plural(len(made.returns), 'episode')} (first: {eps_id}, t = {t}): "
+            "they are recorded, but a training that uses rewards refuses them; fix the environment and record again",
+        )
 
     def _policy(self) -> str:
         """Where the policy is: in the dataset's own folder, once it is trained or copied there."""
@@ -250,10 +266,11 @@ class RecordingRun:
         episodes = sum(file.episodes for file in manifest.files)
         timesteps = sum(file.timesteps for file in manifest.files)
         verb = "is finished already" if state == "AlreadyFinished" else "is recorded"
+        amount = f"{plural(episodes, 'episode')}, {plural(timesteps, 'timestep')}"
         return Outcome(
             resource=self._name,
             state=state,
-            message=f"{self._name} {verb}: {episodes:,} episodes, {timesteps:,} timesteps in {self._folder}",
+            message=f"{self._name} {verb}: {amount} in {self._folder}",
             folder=str(self._folder),
             metrics={"episodes": episodes, "timesteps": timesteps, "seconds": time.monotonic() - begun},
         )

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import gymnasium as gym
 
 from hindcast.api import EnvironmentSpec, OfflineTraining
-from hindcast.episodes.spaces import space_from_json
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space, space_from_json
 from hindcast.errors import SpecError
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Source
@@ -63,6 +64,19 @@ def check_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> No
     """
     if resource.spec.environment is None:
         _known(resource, recorded, name)
+
+
+def has_float_actions(resource: OfflineTraining, recorded: DataSpec) -> bool:
+    """Whether a training's actions can be normalised at all, or it is not known which ones it takes."""
+    spec = resource.spec
+    if spec.environment is not None:
+        space: gym.Space | None = environment_spaces(spec.environment).action
+    else:
+        space = _given(spec.action_space) or recorded.action_space
+    if space is None:
+        return True
+    leaves = flatten_space(space, Columns.ACTIONS).values()
+    return any(isinstance(leaf, gym.spaces.Box) and leaf.dtype.kind == "f" for leaf in leaves)
 
 
 def _known(resource: OfflineTraining, recorded: DataSpec, name: str) -> Spaces:

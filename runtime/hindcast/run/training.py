@@ -11,6 +11,7 @@ import orjson
 
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.errors import Interrupted, OutputConflict, SpecError
+from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_checkpoint
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
@@ -353,7 +354,7 @@ class TrainingRun:
         return Outcome(
             resource=self._name,
             state=state,
-            message=f"{self._name} {verb}{quality} after {success['updates']:,} updates{verdict}; "
+            message=f"{self._name} {verb}{quality} after {plural(success['updates'], 'update')}{verdict}; "
             f"checkpoint {best['path']}",
             folder=str(self._folder),
             metrics={**success, "seconds": time.monotonic() - begun},

@@ -14,6 +14,7 @@ import numpy as np
 
 from hindcast.api.documents import documents_of
 from hindcast.errors import SpecError
+from hindcast.formatting import plural
 
 _RANGE: Final = re.compile(r"\s*(uniform|loguniform)\(([^,()]*),([^,()]*)\)\s*")
 _MOST: Final = 10_000
@@ -106,7 +107,7 @@ def settings(over: Over, trials: int | None, seed: int) -> list[Setting]:
             raise SpecError(f"the values have {total:,} combinations: draw some of them (--trials).")
         return [dict(zip(over, chosen, strict=True)) for chosen in itertools.product(*over.values())]  # type: ignore[arg-type]
     if not ranges and trials > total:
-        raise SpecError(f"{trials} trials are asked for, and the values have {total} combinations.")
+        raise SpecError(f"{trials} trials are asked for, and the values have {plural(total, 'combination')}.")
     return _drawn(over, trials, np.random.default_rng(seed), repeats=bool(ranges))
 
 

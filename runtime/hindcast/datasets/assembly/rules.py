@@ -33,18 +33,40 @@ _ORDERS: Final = {
     "stored": "as stored",
     "chain": "by chaining new_obs to obs",
 }
-_SAID: Final[dict[Kind, str]] = {
-    "gaps": "timesteps are missing in {} places, where episodes were cut",
-    "duplicates": "{} rows repeat others, and count once",
-    "repeated": "{} stored episodes repeat others (the same id and the same content), and count once",
-    "unfinished": "{} episodes end neither terminated nor truncated",
-    "late": "{} episodes begin after timestep 0",
-    "restarts": "{} times an episode continues after its end, and was cut there",
-    "unlike": "in {} rows new_obs is not the next row's obs, which counts",
-    "dropped": "{} rows of unfinished episodes were dropped",
-    "zeros": "the final observation of {} episodes is zeros, since there is no new_obs",
-    "cut_off": "{} last steps were left out, since there is no new_obs and their episodes did not terminate",
+_SAID: Final[dict[Kind, tuple[str, str]]] = {
+    "gaps": (
+        "timesteps are missing in 1 place, where an episode was cut",
+        "timesteps are missing in {} places, where episodes were cut",
+    ),
+    "duplicates": ("1 row repeats another, and counts once", "{} rows repeat others, and count once"),
+    "repeated": (
+        "1 stored episode repeats another (the same id and the same content), and counts once",
+        "{} stored episodes repeat others (the same id and the same content), and count once",
+    ),
+    "unfinished": (
+        "1 episode ends neither terminated nor truncated",
+        "{} episodes end neither terminated nor truncated",
+    ),
+    "late": ("1 episode begins after timestep 0", "{} episodes begin after timestep 0"),
+    "restarts": (
+        "an episode continues after its end, and was cut there",
+        "{} times an episode continues after its end, and was cut there",
+    ),
+    "unlike": (
+        "in 1 row new_obs is not the next row's obs, which counts",
+        "in {} rows new_obs is not the next row's obs, which counts",
+    ),
+    "dropped": ("1 row of an unfinished episode was dropped", "{} rows of unfinished episodes were dropped"),
+    "zeros": (
+        "the final observation of 1 episode is zeros, since there is no new_obs",
+        "the final observations of {} episodes are zeros, since there is no new_obs",
+    ),
+    "cut_off": (
+        "1 last step was left out, since there is no new_obs and its episode did not terminate",
+        "{} last steps were left out, since there is no new_obs and their episodes did not terminate",
+    ),
 }
+"""What is said of one, and of several."""
 
 
 class Finding(Stored):
@@ -120,14 +142,14 @@ class Findings(Stored):
             f"{formatting.plural(self.timesteps, 'timestep')}"
             + (f"; rows were put in order: {orders}" if orders else "")
         )
-        return (
-            first,
-            *(
-                f"{sentence.format(formatting.whole(self.found[kind].count))}; the first: {self.found[kind]}"
-                for kind, sentence in _SAID.items()
-                if kind in self.found
-            ),
-        )
+        return (first, *(_sentence(kind, self.found[kind]) for kind in _SAID if kind in self.found))
+
+
+def _sentence(kind: Kind, finding: Finding) -> str:
+    one, several = _SAID[kind]
+    if finding.count == 1:
+        return f"{one}: {finding}"
+    return f"{several.format(formatting.whole(finding.count))}; the first: {finding}"
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
@@ -115,12 +113,12 @@ def _usable(reading: Reading) -> tuple[list[Location], list[DataProblem]]:
             read.append(_read(one))
         except DataError as error:
             problems.append(problem_of(str(one.location), error))
-    numbers, _, differing = compatible(read)
+    numbers, _, differing = compatible(read, widens=True)
     return [read[i].location for i in numbers], [*problems, *differing]
 
 
 def _read(found: Found) -> Described:
-    """A file's spaces, and the kinds of its columns. All numbers count as float64, since preparing widens them."""
+    """A file's spaces, and the kinds of its columns."""
     form, location, options = found
     spec, steps = form.describe(location), 0
     for piece in form.pieces(location, options):
@@ -131,12 +129,8 @@ def _read(found: Found) -> Described:
 
 
 def _with_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> DataSpec:
-    leaves = {
-        name: leaf_of(name, column[:0].astype(np.float64) if column.dtype.kind in "iuf" else column)
-        for name, column in part.columns.items()
-    }
-    own = replace(spec, leaves=leaves)
-    difference = spec.difference(own) if spec.leaves else None
+    own = replace(spec, leaves={name: leaf_of(name, column) for name, column in part.columns.items()})
+    difference = spec.difference(own, widens=True) if spec.leaves else None
     if difference:
         raise DataError(f"{location} differs from place to place: {difference}")
     return spec.merge(own)

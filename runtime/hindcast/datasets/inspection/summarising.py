@@ -33,6 +33,7 @@ from hindcast.formats.spec import DataSpec
 Bounds = tuple[Any, Any]
 Spaces = Mapping[str, gym.Space]
 _INT64: Final = np.iinfo(np.int64)
+_LARGEST: Final = float(np.finfo(np.float32).max)
 
 SIDE = 20
 _NEGLIGIBLE = 1e-3
@@ -191,7 +192,7 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
         None if no dimension changes.
     """
     values = np.asarray(observations, dtype=np.float64)
-    values = values[np.isfinite(values).all(axis=1)]
+    values = values[(np.abs(values) <= _LARGEST).all(axis=1)]
     if not len(values):
         return None
     deviation = values.std(axis=0)

@@ -146,8 +146,13 @@ class Described(NamedTuple):
     steps: int
 
 
-def compatible(files: Sequence[Described]) -> tuple[list[int], DataSpec, list[DataProblem]]:
+def compatible(
+    files: Sequence[Described], *, widens: bool = False
+) -> tuple[list[int], DataSpec, list[DataProblem]]:
     """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
+
+    Args:
+        widens: as of `DataSpec.difference`.
 
     Returns:
         Which of the files these are; what they hold together; a problem for each other file.
@@ -155,7 +160,7 @@ def compatible(files: Sequence[Described]) -> tuple[list[int], DataSpec, list[Da
     groups: list[tuple[DataSpec, list[int]]] = []
     for number, file in enumerate(files):
         for i, (spec, members) in enumerate(groups):
-            if not spec.difference(file.spec):
+            if not spec.difference(file.spec, widens=widens):
                 groups[i] = (spec if spec is file.spec else spec.merge(file.spec), [*members, number])
                 break
         else:
@@ -166,12 +171,18 @@ def compatible(files: Sequence[Described]) -> tuple[list[int], DataSpec, list[Da
         groups, key=lambda group: sum(files[i].steps for i in group[1]), reverse=True
     )
     usual = files[members[0]].location
-    return members, spec, [_drift(files[i], usual, spec) for _, group in others for i in group]
+    drifts = [
+        _drift(files[i], usual, spec.difference(files[i].spec, widens=widens))
+        for _, group in others
+        for i in group
+    ]
+    return members, spec, drifts
 
 
-def _drift(file: Described, usual: Location, spec: DataSpec) -> DataProblem:
+def _drift(file: Described, usual: Location, difference: str | None) -> DataProblem:
+    are = "is" if file.steps == 1 else "are"
     message = (
-        f"{file.location} cannot be one dataset with {usual}: {spec.difference(file.spec)}; its "
-        f"{formatting.plural(file.steps, 'timestep')} are not counted"
+        f"{file.location} cannot be one dataset with {usual}: {difference}; its "
+        f"{formatting.plural(file.steps, 'timestep')} {are} not counted"
     )
     return DataProblem(severity="error", kind="drift", message=message, path=str(file.location))

@@ -29,6 +29,8 @@ _KNOWN: Final[tuple[tuple[bytes, str], ...]] = (
     (b"Obj\x01", "an Avro file: write it as Parquet"),
     (b"ORC", "an ORC file: write it as Parquet"),
     (b"SQLite format 3", "an SQLite database: write its table as Parquet"),
+    (b"\xff\xfe", "UTF-16 text: save it as UTF-8"),
+    (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
 )
 _JSON: Final = (".json", ".jsonl", ".ndjson")
 

@@ -32,6 +32,9 @@ from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
 PREPARED: Final = "prepared.json"
+NOTE_ON_ACTIONS: Final = (
+    "actions are read in the environment's units; if they are in [-1, 1], set actionsNormalized: true"
+)
 _DIGEST_BYTES: Final = 8
 
 
@@ -183,9 +186,7 @@ def notes_of(folder: Location) -> tuple[str, ...] | None:
 def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
     if spec.normalized_actions or not spec.has_float_actions:
         return ()
-    return (
-        "actions are read in the environment's units; if they are in [-1, 1], set actionsNormalized: true",
-    )
+    return (NOTE_ON_ACTIONS,)
 
 
 def _common(commits: Sequence[Made]) -> DataSpec:

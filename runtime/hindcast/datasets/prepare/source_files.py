@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -16,10 +16,11 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import base_of, check_distinct, expand, in_threads, listed_files
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import exported_recording
+from hindcast.formats.dataset_folder.unfinished import MARK, read_mark
 from hindcast.formats.format import Format, ReadOptions, is_hidden
 from hindcast.formats.media.mapping import mapper_source
 from hindcast.formats.registry import FORMATS, format_of, places
-from hindcast.storage.location import Location, broken_links, missing
+from hindcast.storage.location import Entry, Location, broken_links, missing
 from hindcast.user_code import import_object, source_digest
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -27,6 +28,7 @@ VERSION: Final = 3
 """Of what prepare makes: raised when the same files would become other episodes, or commits others."""
 _MAPPED: Final = ("Text", "Images", "Binary")
 _ENDS: Final = 64 << 10
+_RUN_MARK: Final = re.compile(rf"(r\d+/)?{re.escape(MARK)}")
 _WHOLE: Final = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
@@ -176,12 +178,23 @@ def _places(reading: Reading, location: Location) -> Iterator[Place]:
             yield from (Place(place.child(file.path), is_named=False) for file in listed)
             continue
         entries = place.list(recursive=True)
+        _refuse_runs(entries)
         for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
             raise missing(link)
         inside = places(entries, reading.format)
         if not inside:
             raise DataError(f"{place} holds no files")
         yield from (Place(one, is_named=False, keys=keys_below(base, one)) for one in inside)
+
+
+def _refuse_runs(entries: Sequence[Entry]) -> None:
+    """Refuse the folder of a training's run, or of its runs: results and checkpoints are not data."""
+    for run in [entry.location.parent() for entry in entries if _RUN_MARK.fullmatch(entry.relative)]:
+        resource = str((read_mark(run) or {}).get("resource"))
+        if resource.startswith("OfflineTraining/"):
+            raise DataError(
+                f"{run} is a run of {resource}, not data: name a dataset, such as one that it was trained on"
+            )
 
 
 def _format(place: Place, reading: Reading) -> Format | None:

@@ -18,6 +18,7 @@ from hindcast.formats.columns.packed import is_packed, unpack_cells, unpickle_ce
 from hindcast.formats.columns.pickles import ArrayPickle
 from hindcast.formats.layout import CellError, first_true, numbers_or_text, refuse_null
 from hindcast.formats.storable import Refused
+from hindcast.formatting import plural
 
 _TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
 _PICKLED: Final = "ray.data.arrow_pickled_object"
@@ -162,7 +163,9 @@ def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
     common = int(lengths[0]) if len(lengths) else 0
     if (odd := first_true(lengths != common)) is not None:
         row = odd // int(np.prod(outer, dtype=np.int64))
-        raise CellError(row, f"{name!r} has {lengths[odd]} numbers where the row before has {common}")
+        raise CellError(
+            row, f"{name!r} has {plural(lengths[odd], 'number')} where the row before has {common}"
+        )
     return common
 
 

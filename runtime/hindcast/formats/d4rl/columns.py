@@ -16,6 +16,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.hdf5 import Dataset, Group
 from hindcast.formats.layout import first_true
 from hindcast.formats.tables.naming import listed, plan_of
+from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _INFOS: Final = "infos/"
@@ -104,7 +105,8 @@ def _check_lengths(location: Location, found: dict[str, Dataset | None], rows: i
     for dataset in found.values():
         if dataset is not None and hdf5.rows(location, dataset) != rows:
             raise DataError(
-                f"{location} has {dataset.shape[0]} rows at {dataset.name}, and {rows} elsewhere: copy it again"
+                f"{location} has {plural(dataset.shape[0], 'row')} at {dataset.name}, and {rows} elsewhere: copy it "
+                "again"
             )
     if not rows:
         raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")

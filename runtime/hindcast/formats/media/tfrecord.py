@@ -21,6 +21,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
 from hindcast.formats.tables.naming import TablePlan, plan_of
 from hindcast.formats.tables.read_options import check_options, is_shape
+from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _SUFFIXES: Final = (".tfrecord", ".tfrecords")
@@ -131,7 +132,7 @@ def _columns(
             if (known.shape[1], known.dtype) != (values.shape[1], values.dtype):
                 raise CellError(
                     record,
-                    f"{name!r} holds {values.shape[1]} values of {values.dtype}, and {known.shape[1]} of "
+                    f"{name!r} holds {plural(values.shape[1], 'value')} of {values.dtype}, and {known.shape[1]} of "
                     f"{known.dtype} in other records",
                 )
             known[some.record] = values
@@ -176,7 +177,7 @@ def _shaped(location: Location, rows: Rows, plan: TablePlan, shapes: Mapping[str
         found = columns[leaf]
         if found[0].size != np.prod(shape):
             raise DataError(
-                f"{location}: {source.columns[0]!r} holds {found[0].size} values, not {list(shape)}"
+                f"{location}: {source.columns[0]!r} holds {plural(found[0].size, 'value')}, not {list(shape)}"
             )
         columns[leaf] = found.reshape(len(found), *shape)
     return replace(rows, columns=columns)

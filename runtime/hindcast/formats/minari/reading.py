@@ -25,6 +25,7 @@ from hindcast.formats.layout import RowError
 from hindcast.formats.minari.metadata import METADATA, MinariMetadata
 from hindcast.formats.minari.stored import EpisodeGroup
 from hindcast.formats.spec import DataSpec
+from hindcast.formatting import plural
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
@@ -160,8 +161,8 @@ def _check_rows(folder: Path, format: str, steps: int, where: str) -> None:
     stored = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA]).to_table()
     if len(stored) != steps + 1:
         raise DataError(
-            f"{where} holds {len(stored)} rows, of which Minari reads {steps + 1}: write it as shorter episodes, or in "
-            "HDF5"
+            f"{where} holds {plural(len(stored), 'row')}, of which Minari reads {steps + 1}: write it as shorter "
+            "episodes, or in HDF5"
         )
     for name in ("observations", "actions", "rewards", *_FLAGS):
         values = stored[name].slice(0, steps + (name == "observations"))
@@ -188,7 +189,8 @@ def _block(eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, A
         expected = steps + per_observation(name)
         if len(column) != expected:
             raise DataError(
-                f"{where} has {len(column)} entries of {name}, and {steps} rewards, expected {expected}"
+                f"{where} has {plural(len(column), 'value')} of {name} and {plural(steps, 'reward')}, expected "
+                f"{expected}"
             )
     for name, flag in flags.items():
         if flag[:-1].any():
@@ -214,7 +216,7 @@ def _infos(infos: Mapping[str, Any], observations: int, where: str) -> NDArray[n
     missing = observations - len(texts)
     if missing not in (0, 1):
         raise DataError(
-            f"{where}: infos have {len(texts)} entries, expected {observations}, one per observation, or "
+            f"{where}: there are {plural(len(texts), 'info')}, expected {observations}, one per observation, or "
             "one less"
         )
     return np.array([EMPTY_INFO] * missing + texts, dtype=object)

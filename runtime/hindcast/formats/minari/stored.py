@@ -14,6 +14,7 @@ from hindcast.formats import hdf5
 from hindcast.formats.format import PIECE_BYTES
 from hindcast.formats.hdf5 import Dataset
 from hindcast.formats.minari.metadata import METADATA, MinariMetadata
+from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _PREFIX: Final = "episode_"
@@ -118,7 +119,8 @@ def _in_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         metadata = _completed(metadata, next(iter(found.values()), {}))
     if metadata.total_steps not in (None, steps):
         raise DataError(
-            f"{location} holds {steps} timesteps, but its metadata say {metadata.total_steps}: copy the dataset again"
+            f"{location} holds {plural(steps, 'timestep')}, but its metadata say {metadata.total_steps}: copy the "
+            "dataset again"
         )
     return EpisodeGroup(metadata, episodes)
 

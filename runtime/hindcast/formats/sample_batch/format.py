@@ -30,6 +30,7 @@ from hindcast.formats.tables.read_options import check_options
 from hindcast.formats.tables.roles import ends_of, texts_of, timesteps_of
 from hindcast.formats.tables.text_files import blocks_of, head_of
 from hindcast.formats.tables.written import written_spec
+from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _HEAD: Final = 64 << 10
@@ -226,7 +227,8 @@ def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
         if len(array) != len(roles):
             raise CellError(
                 0,
-                f"{name!r} has {len(array)} values for {len(roles)} timesteps: leave it out by `columns`, or fix it",
+                f"{name!r} has {plural(len(array), 'value')} for {plural(len(roles), 'timestep')}: leave it out by "
+                "`columns`, or fix it",
             )
 
 

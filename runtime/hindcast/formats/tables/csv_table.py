@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -123,6 +124,8 @@ class Csv(TextTables):
         text = head_of(location, _HEADER)
         if not len(ends_of(text, quote)):
             text = head_of(location, _LONGEST_HEADER)
+        if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise DataError(f"{location} is UTF-16 text: save it as UTF-8")
         head = io.StringIO(text.decode("utf-8-sig", "replace"), newline="")
         dialect: dict[str, Any] = (
             {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}

@@ -15,6 +15,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.formats.layout import LEAVE_OUT, CellError, first_true, refuse_null
 from hindcast.formats.tables.naming import TablePlan
+from hindcast.formatting import plural
 
 _SINGLE: Final = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.T)
 """What is one value in each timestep, so that a list of them is an episode; of actions it may be a vector."""
@@ -75,6 +76,6 @@ def _check_lengths(column: pa.ChunkedArray, name: str, lengths: I64, measure: st
     if (row := first_true(own != lengths)) is not None:
         raise CellError(
             row,
-            f"{name!r} has {own[row]} items and {measure!r} has {lengths[row]}: where a row is a whole episode, its "
-            f"lists have one for each timestep; {LEAVE_OUT}",
+            f"{name!r} has {plural(own[row], 'item')} and {measure!r} has {lengths[row]}: where a row is a whole "
+            f"episode, its lists have one for each timestep; {LEAVE_OUT}",
         )

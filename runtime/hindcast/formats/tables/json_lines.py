@@ -28,6 +28,7 @@ _DEEPEST: Final = 64
 BEYOND: Final = 1 << 63
 _NOT_ONE_TYPE: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
 _LONG: Final = re.compile(rb"[\s:,\[-]\d{19}")  # a whole number that may take more than 64 bits
+_ONE_A_LINE: Final = "; write one object per line, or all of them as one array"
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Types = Mapping[str, pa.DataType]
@@ -41,7 +42,7 @@ def rows_of_lines(data: bytes) -> list[dict[str, Any]]:
     """
     rows, parse = [], parser(data)
     for number, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
-        row = object_of(_parsed(line, number, parse), number)
+        row = object_of(_parsed(line, number, parse, _ONE_A_LINE), number)
         if (count := line.count(b'":')) > len(row) and count > _num_keys(row):
             json.loads(line, object_pairs_hook=partial(_refuse_twice, number))
         rows.append(row)
@@ -108,11 +109,11 @@ def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
         raise CellError(error.row, f"{name!r} begins like JSON, and cannot be read: {error}") from error
 
 
-def _parsed(text: bytes, row: int, parse: Callable[[bytes], Any]) -> Any:
+def _parsed(text: bytes, row: int, parse: Callable[[bytes], Any], expected: str = "") -> Any:
     try:
         return parse(text)
     except (ValueError, RecursionError) as error:
-        raise CellError(row, f"it is not JSON: {error}") from error
+        raise CellError(row, f"it is not JSON: {error}{expected}") from error
 
 
 def _num_keys(value: Mapping[str, Any]) -> int:

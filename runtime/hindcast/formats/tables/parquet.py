@@ -25,6 +25,7 @@ from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
 from hindcast.formats.tables.filters import expression_of, guarantee, keyed, keyed_schema
 from hindcast.formats.tables.naming import TablePlan, plan_of
 from hindcast.formats.tables.read_options import check_options
+from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _LARGEST: Final = 64 << 20
@@ -138,7 +139,9 @@ def _check(location: Location, file: pq.ParquetFile) -> None:
     metadata = file.metadata
     rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     if rows != metadata.num_rows:
-        raise DataError(damaged(str(location), f"{rows} rows, and its footer says {metadata.num_rows}"))
+        raise DataError(
+            damaged(str(location), f"{plural(rows, 'row')}, and its footer says {metadata.num_rows}")
+        )
 
 
 def _plan(location: Location, schema: pa.Schema, options: ReadOptions) -> TablePlan:

@@ -22,6 +22,7 @@ from hindcast.formats.tables.naming import ALIASES, TablePlan, listed, nearest, 
 from hindcast.formats.tables.read_options import column_types_of
 from hindcast.formats.tables.text_files import Span, blocks_of, is_compressed, text_of
 from hindcast.formats.tables.written import element_of, empty_leaves, with_element, written_spec
+from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 Types = Mapping[str, pa.DataType]
@@ -146,7 +147,8 @@ class TextTables(Format):
                 table = self.parse(data, stretch._replace(header=header), options)
                 if len(table) != count:
                     raise DataError(
-                        f"there are {len(table)} records in {count} lines from row {first} on: expected one per line"
+                        f"found {plural(len(table), 'record')} in {plural(count, 'line')} from row {first} on: "
+                        "expected one per line"
                     )
                 plan = _plan(stretch.names or table.column_names, table, options, stretch.leaves)
                 table = _with_declared_types(table, plan, options)
