@@ -228,7 +228,7 @@ def describe_space(space: gym.Space | None) -> str:
 
 
 def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[EpisodePlace, str]:
-    """EpisodePlace of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
+    """The place of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
     index = np.unravel_index(int(np.argmax(fault.wrong)), fault.wrong.shape)
     first = int(index[0])
     starts = block.obs_start if per_observation(name) else block.start

@@ -216,7 +216,7 @@ def _infos(infos: Mapping[str, Any], observations: int, where: str) -> NDArray[n
     missing = observations - len(texts)
     if missing not in (0, 1):
         raise DataError(
-            f"{where}: there are {plural(len(texts), 'info')}, expected {observations}, one per observation, or "
+            f"{where}: found {plural(len(texts), 'info')}, expected {observations}, one per observation, or "
             "one less"
         )
     return np.array([EMPTY_INFO] * missing + texts, dtype=object)
