@@ -73,11 +73,6 @@ class Input(NamedTuple):
         return str(self.reading.paths[0] if self.found is None else self.found.paths[0])
 
     @property
-    def place(self) -> str:
-        """What the input names, for messages."""
-        return ", ".join(map(str, self.reading.paths))
-
-    @property
     def dataset(self) -> Dataset:
         """The episodes to train on, once they are open."""
         assert self.found is not None
@@ -165,15 +160,13 @@ def sources_of(inputs: Sequence[Input]) -> list[Source]:
     if not weights:
         has_shares = any(one.top is not None for one in inputs)
         dataset = as_one([one.dataset for one in inputs]) if has_shares else one_dataset(found)
-        return [
-            Source(
-                ", ".join(one.path for one in inputs), dataset, place=", ".join(one.place for one in inputs)
-            )
-        ]
+        place = ", ".join(one.reading.name for one in inputs)
+        return [Source(", ".join(one.path for one in inputs), dataset, place=place)]
     if len(weights) < len(inputs):
         raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
     return [
-        Source(one.path, one.dataset, weight, one.place) for one, weight in zip(inputs, weights, strict=True)
+        Source(one.path, one.dataset, weight, one.reading.name)
+        for one, weight in zip(inputs, weights, strict=True)
     ]
 
 

@@ -270,7 +270,6 @@ def _prepared(folder: Location, look: Callable[[], Work], maker: Maker, verify: 
             time.sleep(_LOOK_S)
     columns = maker.reading.options.columns
     found = find_files([resolve(folder.uri)], verify)
-    origin = ", ".join(map(str, maker.reading.paths))
-    files = found._replace(indexed=[file._replace(origin=origin) for file in found.indexed])
-    dataset = dataset_of(projected(files.indexed, columns), origin)
+    files = found._replace(indexed=[one._replace(origin=maker.reading.name) for one in found.indexed])
+    dataset = dataset_of(projected(files.indexed, columns), maker.reading.name)
     return Ready([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)

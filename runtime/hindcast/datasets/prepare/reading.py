@@ -64,6 +64,11 @@ class Reading:
         return cls((path,), source.format, options, source.prepare, source.actions_normalized)
 
     @property
+    def name(self) -> str:
+        """The paths, for messages."""
+        return ", ".join(map(str, self.paths))
+
+    @property
     def locations(self) -> list[Location]:
         """Where the paths are."""
         return [resolve(path, self.filesystem) for path in self.paths]
