@@ -41,6 +41,7 @@ def main() -> None:
         "prepare.py",
         "tables.py",
         "updates.py",
+        "whole_training.py",
     ):
         subprocess.run([sys.executable, str(HERE / script), "--rllib", arguments.rllib], check=True)
 
