@@ -3,7 +3,9 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+_WRITTEN_OUT: Final = 1e15  # numbers from here on are in powers of ten
 
 
 def count(value: float) -> str:
@@ -18,10 +20,10 @@ def count(value: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits, in groups of three from 1000 on: 0.0123, 4.5, 487, 10,401."""
+    """Three significant digits, from 1000 on whole numbers in groups of three: 0.0123, 4.5, 487, 10,401, 1e+20."""
     if not math.isfinite(value):
         return str(value)
-    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < _WRITTEN_OUT else f"{value:.3g}"
 
 
 def whole(value: float) -> str:
