@@ -52,6 +52,11 @@ def is_custom(algorithm: str) -> bool:
     return re.fullmatch(CLASS_PATH, algorithm) is not None
 
 
+def options_field(algorithm: str) -> str:
+    """The field of a spec that has the algorithm's options."""
+    return "customConfig" if is_custom(algorithm) else "config"
+
+
 @cache
 def options_model(algorithm: str) -> type[BaseModel]:
     """The pydantic model of an algorithm's options."""

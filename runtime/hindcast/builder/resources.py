@@ -15,7 +15,7 @@ from hindcast.api.checks import check_algorithm
 from hindcast.api.documents import Problem
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.loading import check_algorithms
-from hindcast.api.options import algorithms, is_custom
+from hindcast.api.options import algorithms, options_field
 from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of, sentence
 from hindcast.builder.expanded import expanded
@@ -76,7 +76,7 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
         _put(spec, "learners.device", "cpu")
     if spec.get("evaluation", {}).keys() == {"envsPerRunner"}:
         del spec["evaluation"]  # how many environments, should an evaluation be asked for
-    spec["customConfig" if is_custom(algorithm) else "config"] = algorithm_config(algorithm, options)
+    spec[options_field(algorithm)] = algorithm_config(algorithm, options)
     samples = not options.get("input_") and plays(algorithm) and options.get("env") is not None
     given = {**options, "input_": "sampler"} if samples else options
     spec["input"] = [{"sampler": {}}] if online else sources(given, spec.get("input", {}))

@@ -19,7 +19,8 @@ from hindcast.formats.spec import DataSpec
 
 _FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _TOLERANCE = 1e-4
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
+"""Of the numbers that stay finite in batches, which are float32."""
 
 Where = Callable[[int], EpisodePlace]
 
@@ -162,7 +163,7 @@ def _not_finite(column: NDArray[Any]) -> Iterator[Fault]:
     finite = np.isfinite(column)
     if not finite.all():
         yield Fault("not-finite", ~finite, "a finite number")
-    beyond = finite & (np.abs(column) > _LARGEST)
+    beyond = finite & (np.abs(column) > LARGEST)
     if beyond.any():
         yield Fault("not-finite", beyond, "a finite number within float32's range (±3.4e38)")
 

@@ -269,11 +269,12 @@ class OfflinePreLearner:
     def _check_learnable(self, block: Block, unit: Unit) -> None:
         """Refuse what no algorithm can learn from; what the user's connectors made is checked as recorded data are."""
         spec, where = DataSpec.of_block(block), partial(self.dataset.locate, unit)
+        first = str(where(0))
         custom = [each.name for each in self._connectors if is_users(each.function)]
         try:
-            check_numbers(spec, str(where(0)))
+            check_numbers(spec, first)
             if custom:
-                check_spec(spec, None, self.action_space, str(where(0)))
+                check_spec(spec, None, self.action_space, first)
                 check_block(block, spec, None, self.action_space, where, normalized_actions=True)
         except DataError as error:
             if not custom:

@@ -104,7 +104,6 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     Returns:
         A training's inputs, which are not open yet.
     """
-    inputs: list[Input] = []
     if isinstance(resource, OfflineTraining):
         algorithm, spec = make_algorithm(resource), resource.spec
         module_class_of(spec.model)
@@ -115,7 +114,7 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model)
     make_environment(resource.spec.environment).close()
-    return inputs
+    return []
 
 
 def inputs_to_train(

@@ -8,7 +8,7 @@ from functools import partial
 
 from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
-from hindcast.api.options import is_custom
+from hindcast.api.options import is_custom, options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
 from hindcast.errors import SpecError
 from hindcast.formatting import plural, significant, size, whole
@@ -204,7 +204,7 @@ def _refuse_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, learners
 
 
 def _size_field(spec: OfflineTrainingSpec) -> str:
-    return f"spec.{'customConfig' if is_custom(spec.algorithm) else 'config'}.trainBatchSizePerLearner"
+    return f"spec.{options_field(spec.algorithm)}.trainBatchSizePerLearner"
 
 
 def _most_updates(stop: StopSpec, data: OfflineData) -> float:

@@ -68,11 +68,8 @@ def check_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> No
 
 def has_float_actions(resource: OfflineTraining, recorded: DataSpec) -> bool:
     """Whether a training's actions can be normalised at all, or it is not known which ones it takes."""
-    spec = resource.spec
-    if spec.environment is not None:
-        space: gym.Space | None = environment_spaces(spec.environment).action
-    else:
-        space = _given(spec.action_space) or recorded.action_space
+    stated = stated_spaces(resource)
+    space = stated.action if stated else _given(resource.spec.action_space) or recorded.action_space
     if space is None:
         return True
     leaves = flatten_space(space, Columns.ACTIONS).values()

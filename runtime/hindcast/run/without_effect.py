@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.evaluation import EvaluationSpec
-from hindcast.api.options import is_custom, options_lacking_another
+from hindcast.api.options import options_field, options_lacking_another
 
 NOWHERE: Final[Mapping[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
@@ -88,7 +88,7 @@ def without_another(
         model: of its policy.
         at: the place of both in a resource's spec, ending in a dot.
     """
-    own = f"{at}{'customConfig' if is_custom(algorithm) else 'config'}"
+    own = f"{at}{options_field(algorithm)}"
     lacking = options_lacking_another(algorithm, config)
     idle = {f"{own}.{option}": f"{own}.{needed}" for option, needed in lacking.items()}
     idle |= {

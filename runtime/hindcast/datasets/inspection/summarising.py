@@ -24,7 +24,7 @@ from hindcast.datasets.inspection.summary import (
     worst_first,
 )
 from hindcast.datasets.inspection.values import MAX_VALUES, LeafValues
-from hindcast.datasets.validate import leaf_spaces_of
+from hindcast.datasets.validate import LARGEST, leaf_spaces_of
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_of, space_to_json
@@ -33,7 +33,6 @@ from hindcast.formats.spec import DataSpec
 Bounds = tuple[Any, Any]
 Spaces = Mapping[str, gym.Space]
 _INT64: Final = np.iinfo(np.int64)
-_LARGEST: Final = float(np.finfo(np.float32).max)
 
 SIDE = 20
 _NEGLIGIBLE = 1e-3
@@ -192,7 +191,7 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
         None if no dimension changes.
     """
     values = np.asarray(observations, dtype=np.float64)
-    values = values[(np.abs(values) <= _LARGEST).all(axis=1)]
+    values = values[(np.abs(values) <= LARGEST).all(axis=1)]
     if not len(values):
         return None
     deviation = values.std(axis=0)
