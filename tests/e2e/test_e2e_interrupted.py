@@ -53,7 +53,10 @@ WORK: dict[str, Any] = {
 def test_suspended_resumed_and_its_head_deleted(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each iteration ends with an evaluation that takes its time: a learner outlives its head by a minute."""
+    """Each iteration ends with an evaluation that takes its time, so that no attempt ends early.
+
+    The second takes the longest: its learner outlives the head by a minute or more, and must not finish in it.
+    """
     record(local_recording(tmp_path / "data", environment={"id": "CartPole-v1"}))
     put_in(kube, tmp_path / "data", "data")
     evaluated = {
@@ -68,6 +71,7 @@ def test_suspended_resumed_and_its_head_deleted(
     suspended_at = suspend(kube)
     assert suspended_at >= 5
 
+    kube.apply(code(slow=slow(3.0), own=OWN))
     kube.patch("OfflineTraining", "clone", suspend=False, stop=WORK["stop"])
     kube.wait_state("OfflineTraining", "clone", "Running")
     kube.wait_iteration("clone", suspended_at + 5)
