@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hindcast.api.input import PrepareSpec
 from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
@@ -182,14 +183,33 @@ class TestNullNextObservations:
     def test_are_refused_by_the_name_of_the_option(self, tmp_path: Path, is_whole: bool) -> None:
         path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 11, 20))
         with pytest.raises(
-            DataError, match=r"row \d+: 'new_obs' is null where its episode ends: set ignoreFinal"
+            DataError,
+            match=r"row \d+ \(episode .*'new_obs' is null where its episode ends: fill it; or leave.*Drop",
         ):
             opened(path)
+
+    def test_at_the_end_of_an_episode_that_was_cut_off_leave_its_last_step_out(
+        self, tmp_path: Path, is_whole: bool
+    ) -> None:
+        """Even where no flag says that it ended, as in what SQL's LEAD makes."""
+        known = steps()
+        flags = [row == 11 for row in range(21)]
+        path = write(tmp_path, is_whole, new_obs=with_null(known["new_obs"], 11, 20), terminateds=flags)
+        dataset = open_data(
+            Reading((path,), prepare=PrepareSpec(cut_off_steps="Drop"), options=ReadOptions())
+        )
+        block = kit.read_block(dataset)
+        lengths = dict(zip(block.eps_id.tolist(), block.length.tolist(), strict=True))
+        assert lengths == {"e0": 12, "e1": 8}
+        one = block.eps_id.tolist().index("e1")
+        begin = block.obs_start[one]
+        assert block.columns["obs"][begin : begin + 9].tolist() == known["obs"][12:]
+        assert "1 last step was left out" in "".join(dataset.notes)
 
     def test_elsewhere_are_refused(self, tmp_path: Path, is_whole: bool) -> None:
         path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 4))
         with pytest.raises(
-            DataError, match=rf"row {4 + (not is_whole)}: 'new_obs' is null in a row that does not end an"
+            DataError, match=rf"row {4 + (not is_whole)} .*'new_obs' is null in a row that does not end its"
         ):
             opened(path, ignore_final_observation=True)
 

@@ -47,6 +47,7 @@ def joined(parts: list[Any]) -> Rows:
         columns={name: column(name) for name in names},
         terminated=every("terminated"),
         truncated=every("truncated"),
+        next_missing=every("next_missing"),
         path=parts[0].path,
         row=every("row"),
         eps_id=every("eps_id"),

@@ -231,6 +231,11 @@ def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch)
             "`filter` compares 'rewards', a column of double, with 'a'",
         ),
         (OWN, {"columns": ["ob"]}, "no column 'ob', which `columns` names: did you mean 'obs'"),
+        (
+            {**OWN, "done": [0, 0, 1]},
+            {"columns": ["obs", "done"]},
+            "`columns` takes Hindcast's names: write 'terminateds' for 'done'",
+        ),
         (OWN, {"options": {"delimiter": ";"}}, "Parquet takes no read options; got 'delimiter'"),
         (
             {"obs_0": [1], "obs_2": [1], "actions": [0], "rewards": [1]},

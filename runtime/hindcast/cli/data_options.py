@@ -82,8 +82,8 @@ class ReadFlags:
     cut_off_steps: Annotated[
         Literal["Keep", "Drop"],
         _reading(
-            help="What to do with the last step of an episode that did not terminate, for data without next "
-            "observations."
+            help="What to do with the last step of an episode that did not terminate, where its next observation is "
+            "not in the data."
         ),
     ] = "Keep"
     actions_normalized: Annotated[

@@ -16,7 +16,7 @@ Timesteps = NDArray[Any]
 """int64, which counts them from 0, or datetime64, which only orders them."""
 ACTORS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 """Columns that say who acted; they become part of an episode's details."""
-_PER_ROW: Final = ("terminated", "truncated", "row", "eps_id", "t")
+_PER_ROW: Final = ("terminated", "truncated", "next_missing", "row", "eps_id", "t")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,7 @@ class Rows:
             (JSON text), `agent_id` and `module_id`. Text and JSON leaves are object arrays of `str`.
         terminated: `[R]` whether the environment ended the episode with this step.
         truncated: `[R]` whether the episode was cut off after this step.
+        next_missing: `[R]` whether the data have next observations, but not this row's; zeros are there instead.
         path: the file, as the user would write it.
         row: `[R]` each row's number in its file, counted from 0.
         eps_id: `[R]` object array of `str`; None if the data do not say.
@@ -38,6 +39,7 @@ class Rows:
     columns: dict[str, NDArray]
     terminated: Bool
     truncated: Bool
+    next_missing: Bool
     path: str
     row: I64
     eps_id: NDArray[np.object_] | None = None

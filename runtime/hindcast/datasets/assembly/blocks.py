@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from hindcast.datasets.assembly.ordering import RowOrder, in_order
 from hindcast.datasets.assembly.row_comparison import follows, has_next
 from hindcast.datasets.assembly.rules import Findings, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.episodes.block import I64, Block
+from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
@@ -24,6 +24,11 @@ from hindcast.formats.layout import CellError
 from hindcast.formats.registry import FORMATS
 from hindcast.formats.rows import ACTORS, Rows
 from hindcast.storage.location import Location
+
+_FINAL_CHOICES: Final = (
+    "leave out the last steps of episodes that did not terminate, with prepare.cutOffSteps: Drop, or take zeros, with "
+    "ignoreFinalObservation: true"
+)
 
 
 def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
@@ -40,18 +45,17 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     if rules.spec.unfinished == "Drop":
         kept = ~np.isin(steps.episode[index], unfinished)
         index, begins, t = index[kept], begins[kept], t[kept]
-    if not has_next(steps):
-        last = np.append(begins[1:], True)[: len(index)]
-        unknown = last & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
-        found |= _final_found(steps, index[last & ~unknown], index[unknown], rules)
-        if unknown.any():
-            follower = np.flatnonzero(unknown & ~begins)  # of a row of the same episode
-            steps = _shortened(steps, index[follower - 1], index[follower])
-            index, begins, t = index[~unknown], begins[~unknown], t[~unknown]
-    elif "time" in order.orders and len(index):
+    if "time" in order.orders and len(index):
         unlike = np.append(False, ~begins[1:] & ~follows(steps, index[:-1], index[1:]))
         if unlike.any():
             found["unlike"] = rules.finding(steps, np.sort(index[unlike]))
+    final = _without_next(steps, index, np.append(begins[1:], True)[: len(index)], rules)
+    unknown = final & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
+    found |= _final_found(steps, index[final & ~unknown], index[unknown], rules)
+    if unknown.any():
+        follower = np.flatnonzero(unknown & ~begins)  # of a row of the same episode
+        steps = _shortened(steps, index[follower - 1], index[follower])
+        index, begins, t = index[~unknown], begins[~unknown], t[~unknown]
     if not len(index):
         return None, Findings(rows=len(steps), orders=order.orders, found=found)
     starts = np.flatnonzero(begins)
@@ -126,6 +130,24 @@ def _unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
     return steps.episode[last[~steps.ended[last]]]
 
 
+def _without_next(steps: Steps, index: I64, last: Bool, rules: Rules) -> Bool:
+    """`[K]` rows in order that are the last of a piece, and whose next observation is not in the data.
+
+    Raises:
+        DataError: another row has none, or the rules spare none.
+    """
+    if not has_next(steps):
+        return last
+    missing = steps.next_missing[index]
+    for rows, where, way_out in (
+        (missing & ~last, "in a row that does not end its episode", ", or flag the end"),
+        (missing & (not rules.spares_final), "where its episode ends", f"; or {_FINAL_CHOICES}"),
+    ):
+        if rows.any():
+            raise rules.refuse(steps, int(index[rows].min()), f"'new_obs' is null {where}: fill it{way_out}")
+    return missing
+
+
 def _final_found(steps: Steps, zeros: I64, left_out: I64, rules: Rules) -> dict[Kind, Any]:
     """What is done with episodes' last rows, where the observation after them is not in the data."""
     rows: dict[Kind, I64] = {"zeros": zeros, "cut_off": left_out}
@@ -135,15 +157,17 @@ def _final_found(steps: Steps, zeros: I64, left_out: I64, rules: Rules) -> dict[
 def _shortened(steps: Steps, before: I64, left_out: I64) -> Steps:
     """Steps in which rows end their episodes in place of those after them, which are left out.
 
-    Their next observations are those rows' observations, and they are cut off as those were. All others that end an
-    episode terminated it: their next observations are zeros.
+    Their next observations are those rows' observations, and they are cut off as those were. Where the data have no
+    next observations, all others that end an episode terminated it: theirs are zeros.
     """
     truncated = steps.truncated.copy()
     truncated[before] = steps.truncated[left_out]
     columns = dict(steps.columns)
     for name in leaves_of(Columns.OBS, steps.columns):
         now = steps.columns[name]
-        columns[next_leaf(name)] = then = np.full_like(now, "" if now.dtype == object else 0)
+        known = steps.columns.get(next_leaf(name))
+        then = np.full_like(now, "" if now.dtype == object else 0) if known is None else known.copy()
+        columns[next_leaf(name)] = then
         then[before] = now[left_out]
     return replace(steps, columns=columns, truncated=truncated)
 
@@ -160,13 +184,12 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
             steps, f"there is no 'obs': found {sorted(steps.columns)}; name it by `schema`"
         )
     if not has_next(steps):
-        if rules.zero_final or rules.spec.cut_off_steps == "Drop":
+        if rules.spares_final:
             return steps
         raise rules.refuse_all(
             steps,
             "there is no 'new_obs', so the observation after an episode's last row is not in the data; name its "
-            "column by `schema`; or leave out the last steps of episodes that did not terminate, with "
-            "prepare.cutOffSteps: Drop, or take zeros, with ignoreFinalObservation: true",
+            f"column by `schema`; or {_FINAL_CHOICES}",
         )
     columns = dict(steps.columns)
     for name in names:

@@ -40,7 +40,7 @@ def follows(steps: Steps, one: I64, other: I64) -> Bool:
         following = steps.columns.get(next_leaf(name))
         if following is not None:
             same &= equal(following, one, steps.columns[name], other)
-    return same
+    return same | steps.next_missing[one]
 
 
 def equal(a: Array, rows_a: I64, b: Array, rows_b: I64, form: Callable[[Array], Array] = np.asarray) -> Bool:
@@ -179,7 +179,7 @@ def _linked(steps: Steps) -> tuple[I64, I64, Bool]:
     by_now = np.argsort(now, kind="stable")
     ordered = now[by_now]
     found = np.minimum(np.searchsorted(ordered, then), count - 1)
-    has_successor = (ordered[found] == then) & ~steps.ended
+    has_successor = (ordered[found] == then) & ~steps.ended & ~steps.next_missing
     successor = np.where(has_successor, by_now[found], np.arange(count))
 
     ambiguous = np.zeros(count, dtype=np.bool_)

@@ -177,6 +177,11 @@ class Rules:
         return self.is_filtered or self.spec.gaps == "Split"
 
     @property
+    def spares_final(self) -> bool:
+        """Whether the observation after an episode's last row may be missing."""
+        return self.zero_final or self.spec.cut_off_steps == "Drop"
+
+    @property
     def joins(self) -> bool:
         """Whether the rows of an episode that follow each other are consecutive timesteps, whatever `t` counts."""
         return self.spec.gaps == "Join" and not self.is_filtered

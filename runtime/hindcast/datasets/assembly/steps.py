@@ -18,7 +18,7 @@ from hindcast.formats.rows import ACTORS, Rows, Timesteps
 from hindcast.formats.spec import kind_of
 
 Array = NDArray[Any]
-_PER_ROW: Final = ("terminated", "truncated", "piece", "row")
+_PER_ROW: Final = ("terminated", "truncated", "next_missing", "piece", "row")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +32,7 @@ class Steps:
         t: `[R]` as in `Rows`.
         terminated: `[R]` as in `Rows`.
         truncated: `[R]` as in `Rows`.
+        next_missing: `[R]` as in `Rows`.
         piece: `[R]` number of the piece that the row was read from; pieces are numbered in stored order.
         row: `[R]` its number in its file.
     """
@@ -42,6 +43,7 @@ class Steps:
     t: Timesteps | None
     terminated: Bool
     truncated: Bool
+    next_missing: Bool
     piece: I64
     row: I64
 
@@ -69,6 +71,7 @@ class Steps:
             t=rows.t,
             terminated=rows.terminated,
             truncated=rows.truncated,
+            next_missing=rows.next_missing,
             piece=np.full(len(rows), piece, dtype=np.int64),
             row=rows.row,
         )

@@ -157,6 +157,7 @@ def _rows(location: Location, columns: dict[str, Any], ends: Ends, stretch: _Epi
         columns=columns,
         terminated=ends.terminated,
         truncated=ends.truncated,
+        next_missing=np.zeros(len(row), dtype=np.bool_),
         path=str(location),
         row=row,
         eps_id=np.repeat(ids, length),

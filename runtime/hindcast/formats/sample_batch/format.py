@@ -135,6 +135,7 @@ class _Batches:
             columns=columns,
             terminated=terminated,
             truncated=truncated,
+            next_missing=np.zeros(len(roles), dtype=np.bool_),
             path=self._path,
             row=np.arange(first, self.timesteps),
             eps_id=_episodes(batch, plan, roles, line_id, terminated | truncated),

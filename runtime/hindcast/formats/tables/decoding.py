@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, is_text, leaves_of
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.layout import LEAVE_OUT, CellError, RowError, first_true
+from hindcast.formats.layout import LEAVE_OUT, CellError, RowError
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf, kind_of
 from hindcast.formats.tables.episode_rows import steps_of
@@ -26,10 +26,6 @@ from hindcast.formats.tables.json_lines import json_cells
 from hindcast.formats.tables.naming import ROLES, LeafSource, TablePlan
 from hindcast.formats.tables.roles import actors_of, ends_of, episodes_of, timesteps_of
 
-_WAY_OUT = (
-    "is null where its episode ends: set ignoreFinalObservation: true (--ignore-final-observation), which uses "
-    "zeros as final observation, or fill it"
-)
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
 )
@@ -82,15 +78,15 @@ def rows_of(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
         terminated, truncated = ends_of(table, plan)
         if is_last is not None and Columns.EPS_ID not in plan.sources:
             truncated |= is_last & ~terminated
-        table, missing = _filled(table, plan, terminated | truncated, reader.options.ignore_final_observation)
+        table, next_missing = _filled(table, plan)
         columns: dict[str, NDArray[Any]] = {}
         for name, source in plan.sources.items():
             is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
             if name not in (*ROLES, Columns.INFOS) and not is_empty:
                 columns.update(as_described(_leaves(table, name, source, reader), spec))
         check_next(columns)
-        if missing.any():
-            _set_to_zero(columns, missing)
+        if next_missing.any():
+            _set_to_zero(columns, next_missing)
         _check_rewards(columns)
         is_ours = bool(spec.leaves)  # whose infos say who acted
         columns |= {} if is_ours else actors_of(table, plan)
@@ -100,6 +96,7 @@ def rows_of(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
             columns=columns,
             terminated=terminated,
             truncated=truncated,
+            next_missing=next_missing,
             path=path,
             row=row,
             eps_id=episodes_of(table, plan, is_ours=is_ours),
@@ -226,11 +223,11 @@ def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
     return array.astype(leaf.dtype, copy=False).reshape(wanted)
 
 
-def _filled(table: pa.Table, plan: TablePlan, ended: Bool, zero_final: bool) -> tuple[pa.Table, Bool]:
-    """The table with the rows' own observations in place of final ones that are null, and which rows those are.
+def _filled(table: pa.Table, plan: TablePlan) -> tuple[pa.Table, Bool]:
+    """The table with the rows' own observations in place of next ones that are null, and which rows those are.
 
     Raises:
-        CellError: a null elsewhere, or where nothing allows zeros.
+        CellError: both are of different types.
     """
     missing = np.zeros(len(table), dtype=np.bool_)
     for name, source in plan.sources.items():
@@ -242,12 +239,6 @@ def _filled(table: pa.Table, plan: TablePlan, ended: Bool, zero_final: bool) -> 
             if not column.null_count or pa.types.is_null(column.type):
                 continue
             null = column.is_null().to_numpy()
-            if (row := first_true(null & ~ended)) is not None:
-                raise CellError(
-                    row, f"{then!r} is null in a row that does not end an episode: fill it, or flag the end"
-                )
-            if not zero_final:
-                raise CellError(int(np.flatnonzero(null)[0]), f"{then!r} {_WAY_OUT}")
             if table.column(own).type != column.type:
                 raise CellError(
                     0,
@@ -262,7 +253,7 @@ def _filled(table: pa.Table, plan: TablePlan, ended: Bool, zero_final: bool) -> 
 
 
 def _set_to_zero(columns: Arrays, missing: Bool) -> None:
-    """Zeros for final observations that are missing, in place of the observations that stand for them."""
+    """Zeros for next observations that are missing, in place of the observations that stand for them."""
     for name, column in columns.items():
         if root(name) == Columns.NEXT_OBS:
             columns[name] = np.array(column)

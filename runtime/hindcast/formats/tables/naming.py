@@ -273,7 +273,12 @@ def _selected(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> 
     known = {*sources, *map(root, sources)}
     for name in columns:
         if name not in known:
-            raise DataError(f"it has no column {name!r}, which `columns` names: {nearest(name, known)}")
+            own = next((own for own, source in sources.items() if name in source.columns), None)
+            raise DataError(
+                f"it has no column {name!r}, which `columns` names: {nearest(name, known)}"
+                if own is None
+                else f"`columns` takes Hindcast's names: write {root(own)!r} for {name!r}"
+            )
     wanted = {*columns, *(next_leaf(name) for name in columns if root(name) == Columns.OBS)}
     return {
         name: source
