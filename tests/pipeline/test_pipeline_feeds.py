@@ -172,17 +172,17 @@ def test_coverage_with_replacement_counts_the_windows_drawn_from(kind, make_feed
 def test_coverage_of_weighted_sequences_is_the_share_of_their_timesteps(kind, make_feed):
     """Sources of 200 and 100 timesteps, as 20 and 10 sequences."""
     needs = Needs(frozenset({"rewards"}), seq_len=10)
-    sources = {}
-    for name, units in {"large": [[20]] * 10, "small": [[20]] * 5}.items():
+    sources = []
+    for units in ([[20]] * 10, [[20]] * 5):
         items = np.full(len(units), 2)
-        sources[name] = (make_feed(kind, FakeDataset(units), recipe=Recipe(needs), items=items), 1.0)
+        sources.append((make_feed(kind, FakeDataset(units), recipe=Recipe(needs), items=items), 1.0))
     mixed = MixedFeed(sources, seed=0, batch_size=5)
     assert mixed.metrics()["coverage"] == 0.0
     while mixed.cursor < 10:
         mixed.next()
     assert mixed.metrics()["timesteps_seen"] == 100.0
     assert mixed.metrics()["coverage"] == pytest.approx(1 / 3)
-    while min(feed.cursor / feed.epoch_size for feed, _ in sources.values()) < 1:
+    while min(feed.cursor / feed.epoch_size for feed, _ in sources) < 1:
         mixed.next()
     assert mixed.metrics()["coverage"] == 1.0
 

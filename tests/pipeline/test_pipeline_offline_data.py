@@ -400,14 +400,14 @@ def test_updates_per_iteration_can_be_given(make_data):
 def test_mixed_sources_keep_their_weights_order_and_cursors(make_data):
     sources = [Source("few", FakeDataset([[9], [8]]), 1.0), Source("many", FakeDataset(UNITS), 3.0)]
     data, again, other = (make_data(sources, seed=seed, windowSteps=25) for seed in (0, 0, 1))
-    names = [data._feed.source_of(batch) for batch in range(400)]
-    assert 0.2 < names.count("few") / 400 < 0.3
-    assert names == [again._feed.source_of(batch) for batch in range(400)]
-    assert names != [other._feed.source_of(batch) for batch in range(400)]
+    drawn = [data._feed.source_of(batch) for batch in range(400)]
+    assert 0.2 < drawn.count(0) / 400 < 0.3
+    assert drawn == [again._feed.source_of(batch) for batch in range(400)]
+    assert drawn != [other._feed.source_of(batch) for batch in range(400)]
     assert [source["share"] for source in data.plan()["sources"]] == [0.25, 0.75]
-    alone = {source.name: make_data([source], windowSteps=25) for source in sources}
-    for name in names[:40]:
-        assert same(data.next(), alone[name].next())
+    alone = [make_data([source], windowSteps=25) for source in sources]
+    for number in drawn[:40]:
+        assert same(data.next(), alone[number].next())
     resumed = make_data(sources, windowSteps=25)
     resumed.seek(data.state())
     assert resumed.cursor == data.cursor == 400
@@ -417,9 +417,24 @@ def test_mixed_sources_keep_their_weights_order_and_cursors(make_data):
 
 def test_a_position_among_other_inputs_is_refused(make_data):
     few, many = Source("few", FakeDataset([[9], [8]])), Source("many", FakeDataset(UNITS))
-    renamed = many._replace(name="more")
-    with pytest.raises(DataError, match=r"inputs were \['few', 'many'\]"):
-        make_data([few, renamed]).seek(make_data([few, many]).state())
+    saved = make_data([few, many]).state()
+    with pytest.raises(DataError, match="the data in many, or how Hindcast prepares them, have changed"):
+        make_data([many, few]).seek(saved)
+    with pytest.raises(
+        DataError, match=r"weights of the inputs were \[1.0, 1.0\] when .* and are \[1.0\] now"
+    ):
+        make_data([many]).seek(saved)
+
+
+def test_two_inputs_of_one_path_are_two_sources(make_data):
+    """Such as a dataset, and its best episodes once more."""
+    best, whole = Source("data", FakeDataset([[9], [8]]), 1.0), Source("data", FakeDataset(UNITS), 3.0)
+    data, alone = make_data([best, whole]), [make_data([source]) for source in (best, whole)]
+    assert data.epoch_size == sum(each.epoch_size for each in alone)
+    drawn = [data._feed.source_of(batch) for batch in range(40)]
+    assert set(drawn) == {0, 1}
+    for number in drawn:
+        assert same(data.next(), alone[number].next())
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_only_targets_in_use_are_kept(begin):
 def test_each_source_of_a_mix_has_targets_of_its_own(begin):
     def mixed():
         parts = [begin("streaming"), begin("resident")]
-        return parts, MixedFeed({str(i): (part.feed, 1.0) for i, part in enumerate(parts)}, 0, 4)
+        return parts, MixedFeed([(part.feed, 1.0) for part in parts], 0, 4)
 
     (parts, whole), (others, resumed) = mixed(), mixed()
     for update in range(9):

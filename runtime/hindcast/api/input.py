@@ -54,8 +54,8 @@ class PrepareSpec(Model):
     unfinished: Literal["Keep", "Drop", "Refuse"] = "Keep"
     """What to do when an episode ends neither terminated nor truncated."""
     cut_off_steps: Literal["Keep", "Drop"] = "Keep"
-    """What to do with the last step of an episode that did not terminate, where its next observation is not in the data:
-    `Drop` leaves it out, and its observation becomes the episode's last one."""
+    """What to do with the last step of an episode that did not terminate, where its next observation is not in the
+    data: `Drop` leaves it out, and its observation becomes the episode's last one."""
 
 
 class InputSource(Model):

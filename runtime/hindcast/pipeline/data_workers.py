@@ -69,7 +69,7 @@ class DataWorkers:
     _memory: float = field(default=math.inf, init=False, compare=False, repr=False)
     _lock: Any = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
 
-    def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
+    def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
         """See `Executor.stream`.
 
         Raises:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from torch import Tensor
 
-from hindcast.errors import DataError
 from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.rng import generator
 from hindcast.pipeline.share import WHOLE, Share
@@ -26,26 +24,17 @@ class MixedFeed(Feed):
     Of every 1,024 batches each source has its share to one batch: the draws are evenly spaced, and in random order.
 
     Args:
-        sources: name -> feed and weight; a source's share of batches is its weight over the sum of weights.
+        sources: each source's feed and weight; its share of batches is its weight over the sum of weights.
         seed: another seed gives another sequence of sources.
         batch_size: items in a batch.
-        places: name of a source -> where the user has its data, for messages; its name if it is not there.
     """
 
-    def __init__(
-        self,
-        sources: Mapping[str, tuple[Feed, float]],
-        seed: int,
-        batch_size: int,
-        places: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self._places = places
+    def __init__(self, sources: Sequence[tuple[Feed, float]], seed: int, batch_size: int) -> None:
         self.batch_size = batch_size
-        self.epoch_size = sum(feed.epoch_size for feed, _ in sources.values())
-        self.epoch_timesteps = sum(feed.epoch_timesteps for feed, _ in sources.values())
-        self._feeds = {name: feed for name, (feed, _) in sources.items()}
-        self._names = list(sources)
-        self._bounds = list(accumulate(weight for _, weight in sources.values()))
+        self.epoch_size = sum(feed.epoch_size for feed, _ in sources)
+        self.epoch_timesteps = sum(feed.epoch_timesteps for feed, _ in sources)
+        self._feeds = [feed for feed, _ in sources]
+        self._bounds = list(accumulate(weight for _, weight in sources))
         self._seed = seed
         self._batches = 0
         self._draws = -1, np.empty(0)
@@ -53,7 +42,7 @@ class MixedFeed(Feed):
     @property
     def cursor(self) -> int:
         """Items delivered from all sources together."""
-        return sum(feed.cursor for feed in self._feeds.values())
+        return sum(feed.cursor for feed in self._feeds)
 
     def take(self, count: int, share: Share = WHOLE) -> Batch:
         """The next `count` items, all of one source; counts as one batch."""
@@ -65,53 +54,38 @@ class MixedFeed(Feed):
         """See `Feed`: those of the source that the last batch came from."""
         self._feeds[self.source_of(self._batches - 1)].prioritise(priorities)
 
-    def source_of(self, batch: int) -> str:
-        """Name of the source that batch number `batch` comes from."""
+    def source_of(self, batch: int) -> int:
+        """Index of the source that batch number `batch` comes from."""
         run, place = divmod(batch, _RUN)
         if self._draws[0] != run:
             random = generator(self._seed, "mix", run)
             self._draws = run, (random.permutation(_RUN) + random.random()) / _RUN
-        return self._names[bisect_right(self._bounds, self._draws[1][place] * self._bounds[-1])]
+        return bisect_right(self._bounds, self._draws[1][place] * self._bounds[-1])
 
     def state(self) -> State:
         """See `Feed`: the number of batches, and the position in each source."""
-        positions = {name: feed.state() for name, feed in self._feeds.items()}
+        positions = {str(number): feed.state() for number, feed in enumerate(self._feeds)}
         return {"batches": self._batches, "sources": positions}
 
     def tensors(self) -> Batch:
         """See `Feed`: `<number of the source>/<name>`."""
         return {
             f"{number}/{name}": tensor
-            for number, feed in enumerate(self._feeds.values())
+            for number, feed in enumerate(self._feeds)
             for name, tensor in feed.tensors().items()
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        prepared_anew = [
-            place
-            for name in self._names
-            if name not in state["sources"] and (place := self._places.get(name, name)) != name
-        ]
-        if prepared_anew:
-            raise DataError(
-                f"The position in the data cannot be resumed: the data in {', '.join(prepared_anew)}, how Hindcast "
-                "prepares them, or where it keeps what it prepared, have changed since the checkpoint was written; "
-                "restore that, or start a new run with a higher spec.revision."
-            )
-        if list(state["sources"]) != self._names:
-            raise DataError(
-                f"The position in the data cannot be resumed: the inputs were {list(state['sources'])} "
-                f"and are now {self._names}; restore them, or start a new run with a higher spec.revision."
-            )
-        for number, (name, feed) in enumerate(self._feeds.items()):
-            feed.seek(state["sources"][name], below(f"{number}/", tensors or {}))
+        positions = state["sources"].values()  # earlier checkpoints have other keys, in the same order
+        for number, (feed, position) in enumerate(zip(self._feeds, positions, strict=True)):
+            feed.seek(position, below(f"{number}/", tensors or {}))
         self._batches = int(state["batches"])
 
     def metrics(self) -> dict[str, float]:
         """See `Feed`; `epoch` is the number of passes over as many items as all recorded sources have together."""
-        parts = [feed.metrics() for feed in self._feeds.values()]
+        parts = [feed.metrics() for feed in self._feeds]
         seen = sum(part["timesteps_seen"] for part in parts)
-        recorded = sum(feed.cursor for feed in self._feeds.values() if feed.epoch_size)
+        recorded = sum(feed.cursor for feed in self._feeds if feed.epoch_size)
         ages = [part["targets_age"] for part in parts if "targets_age" in part]
         return {
             "epoch": recorded / self.epoch_size,
@@ -122,5 +96,5 @@ class MixedFeed(Feed):
         }
 
     def close(self) -> None:
-        for feed in self._feeds.values():
+        for feed in self._feeds:
             feed.close()

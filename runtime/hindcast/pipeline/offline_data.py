@@ -53,15 +53,13 @@ class Source(NamedTuple):
     """A dataset to train on.
 
     Attributes:
-        name: where the data are that are read; used in checkpoints.
+        name: where the user has the data, for messages.
         weight: share of batches relative to other sources' weights.
-        place: where the user has the data, which may be prepared, for messages; the name if it is empty.
     """
 
     name: str
     dataset: Dataset
     weight: float = 1.0
-    place: str = ""
 
 
 def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
@@ -191,8 +189,8 @@ class OfflineData(Feed):
         self._waited = 0.0
         self._sources: list[SourceFeed] = []
         left = self._budget
-        for source in sources:
-            self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left, source.place))
+        for number, source in enumerate(sources):
+            self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left, number))
             left -= self._sources[-1].resident_bytes
         self.epoch_size = sum(source.order.epoch_size for source in self._sources)
         self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
@@ -300,8 +298,8 @@ class OfflineData(Feed):
         return self._feed.tensors()
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        self._feed.seek(state["feed"], tensors)
         self._refuse_other_batches(state)
+        self._feed.seek(state["feed"], tensors)
         for connector, remembered in zip(self._batch_connectors, state["connectors"], strict=True):
             connector.load(remembered)
 
@@ -409,7 +407,4 @@ class OfflineData(Feed):
         feeds += self._live_feeds
         if len(feeds) == 1:
             return feeds[0]
-        names = [source.name for source in self._sources] + [live.name for live in self.live]
-        weighted = dict(zip(names, zip(feeds, self._weights, strict=True), strict=True))
-        places = {source.name: source.place for source in self._sources}
-        return MixedFeed(weighted, settings.seed, self.batch_size, places)
+        return MixedFeed(list(zip(feeds, self._weights, strict=True)), settings.seed, self.batch_size)

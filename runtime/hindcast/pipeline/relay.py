@@ -19,8 +19,8 @@ from hindcast.pipeline.executors import Executor, PreLearn, UnitInEpoch
 
 _MOST_WAITING = 1000
 
-Key = tuple[str, int]
-"""A stream: name of the dataset, and which stream over it."""
+Key = tuple[int, int]
+"""A stream: number of the dataset, and which stream over it."""
 
 
 class Relay:
@@ -85,9 +85,9 @@ class LeaderExecutor(Executor):
     def __init__(self, executor: DataWorkers, relay: Any) -> None:
         self._executor = executor
         self._relay = relay
-        self._streams: defaultdict[str, Iterator[int]] = defaultdict(count)
+        self._streams: defaultdict[int, Iterator[int]] = defaultdict(count)
 
-    def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
+    def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
         key = source, next(self._streams[source])
         posted = 0
         try:
@@ -105,9 +105,9 @@ class FollowerExecutor(Executor):
 
     def __init__(self, relay: Any) -> None:
         self._relay = relay
-        self._streams: defaultdict[str, Iterator[int]] = defaultdict(count)
+        self._streams: defaultdict[int, Iterator[int]] = defaultdict(count)
 
-    def stream(self, source: str, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
+    def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
         import ray
 
         key = source, next(self._streams[source])

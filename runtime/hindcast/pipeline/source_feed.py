@@ -62,9 +62,10 @@ class SourceFeed:
     """One dataset of a training.
 
     Args:
+        name: where the user has the data, for messages.
         dataset: opened.
         budget: bytes that its data may take on the device.
-        place: where the user has the data, for messages; its name if it is empty.
+        number: of the dataset among those of the training.
 
     Attributes:
         order: when each timestep is delivered.
@@ -78,11 +79,11 @@ class SourceFeed:
         UserCodeError: making the user's pre-learner raised.
     """
 
-    def __init__(self, name: str, dataset: Dataset, settings: Settings, budget: int, place: str = "") -> None:
+    def __init__(self, name: str, dataset: Dataset, settings: Settings, budget: int, number: int = 0) -> None:
         first = dataset.locate(dataset.units[0], 0)
         check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first))
         self.name = name
-        self.place = place or name
+        self._number = number
         self._dataset = dataset
         self._settings = settings
         stored = frozenset(root(leaf) for leaf in dataset.spec.leaves)
@@ -97,7 +98,7 @@ class SourceFeed:
         self.resident_bytes = self.nbytes if self._residency.resident else 0
         self._check_sampling()
         self._prelearn = guarded(self.prelearner)
-        self._loader = Loader(dataset, self.order, self._stream, recipe, self.place)
+        self._loader = Loader(dataset, self.order, self._stream, recipe, name)
 
     def feed(self, batch_size: int, targets: Targets | None) -> Feed:
         """A new feed at the start of epoch 0."""
@@ -146,7 +147,7 @@ class SourceFeed:
         return "Resident" if self._residency.resident else "Streaming"
 
     def _stream(self, work: Iterable[UnitInEpoch]) -> Generator[Block, None, None]:
-        for block in self._settings.executor.stream(self.name, work, self._prelearn):
+        for block in self._settings.executor.stream(self._number, work, self._prelearn):
             self._settings.logged.add(block.logged)
             yield block
 
@@ -189,7 +190,7 @@ class SourceFeed:
         missing = self._settings.needs.stored - stored - self._settings.added
         if missing:
             raise DataError(
-                f"{self.place} has no column {', '.join(sorted(missing))}, which the algorithm needs; "
+                f"{self.name} has no column {', '.join(sorted(missing))}, which the algorithm needs; "
                 f"it has {', '.join(sorted(stored))}."
             )
 
@@ -204,7 +205,7 @@ class SourceFeed:
             )
         if not self._residency.resident:
             raise SpecError(
-                f"{self.place}: the algorithm draws from all data ({sampling}), which needs them in the learner's "
+                f"{self.name}: the algorithm draws from all data ({sampling}), which needs them in the learner's "
                 f"memory, but they are streamed: {self._residency.reason}; leave spec.pipeline.residency at Auto and "
                 "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs."
             )

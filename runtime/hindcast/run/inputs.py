@@ -160,13 +160,11 @@ def sources_of(inputs: Sequence[Input]) -> list[Source]:
     if not weights:
         has_shares = any(one.top is not None for one in inputs)
         dataset = as_one([one.dataset for one in inputs]) if has_shares else one_dataset(found)
-        place = ", ".join(one.reading.name for one in inputs)
-        return [Source(", ".join(one.path for one in inputs), dataset, place=place)]
+        return [Source(", ".join(one.reading.name for one in inputs), dataset)]
     if len(weights) < len(inputs):
         raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
     return [
-        Source(one.path, one.dataset, weight, one.reading.name)
-        for one, weight in zip(inputs, weights, strict=True)
+        Source(one.reading.name, one.dataset, weight) for one, weight in zip(inputs, weights, strict=True)
     ]
 
 
