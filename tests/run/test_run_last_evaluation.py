@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.api.metadata import Reference
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import SpecError
+from hindcast.pipeline.offline_data import Source
 from hindcast.run.carry_out import InFiles, train_here
+from hindcast.run.held_out import as_one, split_off
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
 from hindcast.run.last_evaluation import episodes_set_aside
@@ -36,6 +40,22 @@ def test_a_source_must_have_enough_episodes(tmp_path: Path, walks: Path) -> None
         SpecError, match=r"setAside is 0.001, and .* has 40 episodes: 0 would be set aside and 40"
     ):
         train(training(tmp_path, walks, evaluation=few))
+
+
+@pytest.mark.parametrize(("field", "seed"), [("heldOut", 1), ("setAside", 3)])
+def test_what_one_source_holds_out_is_trained_on_in_none(
+    walks: Path, field: Literal["heldOut", "setAside"], seed: int
+) -> None:
+    """Of a dataset and its best episodes once more: both hold out the same share, but of different numbers."""
+    whole = open_dataset(walks)
+    sources = [Source("best", whole.filter(top=0.5)), Source("whole", whole)]
+    offline = OfflineEvaluationSpec(held_out=0.25, set_aside=0.25, held_out_seed=seed)
+    rests, shares = split_off(sources, offline, field)
+    assert [share.num_episodes for share in shares] == [5, 10]
+    assert ids(shares[0]) != ids(shares[1]) & ids(sources[0].dataset), "there is nothing to leave out"
+    out = ids(shares[0]) | ids(shares[1])
+    assert [ids(rest.dataset) for rest in rests] == [ids(source.dataset) - out for source in sources]
+    assert ids(as_one(shares, "Rename")) == out
 
 
 def test_the_data_of_a_recording_are_to_be_named(tmp_path: Path, walks: Path) -> None:

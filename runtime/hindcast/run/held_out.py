@@ -9,13 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 
 from hindcast.api import OfflineTraining
 from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.merged import merge
+from hindcast.datasets.merged import OnConflict, merge
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
@@ -57,6 +58,8 @@ def split_off(
 ) -> tuple[list[Source], list[Dataset]]:
     """The sources without the share of episodes that a field of `offline` names, and the share of each source.
 
+    An episode in the share of one source is trained on in none: those of the others with its id are left out.
+
     Raises:
         SpecError: a source would have no episode left, or none in its share.
     """
@@ -65,10 +68,11 @@ def split_off(
         "setAside": (offline.set_aside, "set aside", "change the share"),
     }[field]
     assert fraction is not None
+    split = [source.dataset.split(fraction, offline.held_out_seed or 0) for source in sources]
+    shares: list[Dataset] = [share for _, share in split]
     rests: list[Source] = []
-    shares: list[Dataset] = []
-    for source in sources:
-        rest, share = source.dataset.split(fraction, offline.held_out_seed or 0)
+    for number, (source, (others, share)) in enumerate(zip(sources, split, strict=True)):
+        rest = _without(others, shares[:number] + shares[number + 1 :])
         if not share.num_episodes or not rest.num_episodes:
             is_rest = field == "heldOut" and offline.set_aside is not None
             left = f" left after {_SPEC}.setAside, {offline.set_aside:g}" if is_rest else ""
@@ -78,18 +82,24 @@ def split_off(
                 f"{share.num_episodes:,} would be {what} and {rest.num_episodes:,} trained on; {way_out}."
             )
         rests.append(source._replace(dataset=rest))
-        shares.append(share)
     return rests, shares
+
+
+def _without(dataset: Dataset, others: Sequence[Dataset]) -> Dataset:
+    """The episodes whose ids none of the others has."""
+    taken = {eps_id for other in others for eps_id in other.episode_table().eps_id.tolist()}
+    kept = [eps_id not in taken for eps_id in dataset.episode_table().eps_id.tolist()] if taken else []
+    return dataset if all(kept) else dataset.select(np.flatnonzero(kept))
 
 
 def those_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> Dataset:
     """The episodes of `offline.set_aside`, as one dataset."""
-    return as_one(split_off(sources, offline, "setAside")[1])
+    return as_one(split_off(sources, offline, "setAside")[1], "Rename")
 
 
-def as_one(shares: Sequence[Dataset]) -> Dataset:
-    """Several datasets as one; a single one as it is."""
-    return shares[0] if len(shares) == 1 else merge(shares)
+def as_one(shares: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Dataset:
+    """Several datasets as one, see `merge`; a single one as it is."""
+    return shares[0] if len(shares) == 1 else merge(shares, on_conflict)
 
 
 def opened(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset:

@@ -57,7 +57,7 @@ def offline_trainer(
         sources, _ = split_off(sources, offline, "setAside")
     if offline is not None and offline.held_out is not None:
         sources, shares = split_off(sources, offline, "heldOut")
-        held = as_one(shares)
+        held = as_one(shares, "Rename")
     spaces = spaces_of(resource, sources)
     policy, learner = new_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
