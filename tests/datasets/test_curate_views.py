@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,6 +78,16 @@ def test_a_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, parts,
         )
     assert set(ids(many.split(0.25, seed=4)[1])) != set(ids(share))
     assert set(ids(many.sample(fraction=0.25, seed=3))) != set(ids(share))
+
+
+def test_a_split_keeps_what_has_one_id_together(tmp_path):
+    """Eight episodes in three pieces each."""
+    names = np.array([f"e{piece // 3}" for piece in range(24)], dtype=object)
+    pieces = open_dataset(write_block(tmp_path / "d", replace(make_block([2] * 24), eps_id=names)))
+    for seed in range(5):
+        rest, share = pieces.split(0.25, seed)
+        assert (rest.num_episodes, share.num_episodes) == (18, 6)
+        assert not set(ids(rest)) & set(ids(share))
 
 
 def test_a_split_says_which_fraction_it_takes(many):

@@ -94,10 +94,11 @@ class Dataset(ABC):
     def split(self, fraction: float, seed: int = 0) -> tuple[View, View]:
         """The dataset in two, such as for training and validation; every episode is in one of them.
 
-        The split depends on the seed and the episodes' ids, not on layout, files or order.
+        The split depends on the seed and the episodes' ids, not on layout, files or order. Episodes of one id, such as
+        the pieces that a filter leaves of one, are in one part.
 
         Args:
-            fraction: share of the episodes in the second part, rounded to complete episodes.
+            fraction: share of the episodes in the second part, rounded to complete episodes, or to all of an id.
             seed: a different seed gives a different split.
 
         Returns:
@@ -107,9 +108,8 @@ class Dataset(ABC):
             SpecError: a fraction that is not between 0 and 1.
         """
         _check_fraction("fraction", fraction)
-        count = round(fraction * self.num_episodes)
-        order = self.episode_table().shuffled("split", seed)
-        return self.select(order[count:]), self.select(order[:count])
+        share = self.episode_table().share(round(fraction * self.num_episodes), seed)
+        return self.select(~share), self.select(share)
 
     def filter(self, *terms: FilterTerm | str, top: float | None = None) -> View:
         """The episodes that satisfy all terms, such as `"return >= 100"` and `"length > 10"`.
@@ -162,7 +162,7 @@ class Dataset(ABC):
             if given is not None and not 0 < given <= available:
                 raise SpecError(f"a sample of {given:,} {what} cannot be drawn: the data have {available:,}")
         table = self.episode_table()
-        order = table.shuffled("sample", seed)
+        order = table.shuffled(seed)
         if timesteps is not None:
             reached = np.cumsum(table.length[order])
             return self.select(order[: int(np.searchsorted(reached, timesteps)) + 1])

@@ -68,14 +68,29 @@ class EpisodeTable(NamedTuple):
             return np.isin(values, wanted)
         return COMPARE[term.op](values, term.value).astype(np.bool_)
 
-    def shuffled(self, purpose: str, seed: int) -> I64:
-        """`[N]` all episodes in an order that depends on purpose, seed and their ids, not on how they are stored."""
+    def shuffled(self, seed: int) -> I64:
+        """`[N]` all episodes in an order that depends on the seed and their ids, not on how they are stored."""
         seen: dict[str, int] = {}
         keys = []
         for eps_id in self.eps_id.tolist():
             again = seen[eps_id] = seen.get(eps_id, -1) + 1
-            keys.append(hashlib.sha256(f"{purpose} {seed} {again} {eps_id}".encode()).digest())
+            keys.append(_key("sample", seed, again, eps_id))
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+
+    def share(self, count: int, seed: int) -> Bool:
+        """`[N]` episodes that the seed and their ids choose: all of an id or none of them, and so about `count`."""
+        ids, id_of, sizes = np.unique(self.eps_id, return_inverse=True, return_counts=True)
+        keys = [_key("split", seed, 0, eps_id) for eps_id in ids.tolist()]
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
+        reached = np.append(0, np.cumsum(sizes[order]))
+        chosen = np.zeros(len(ids), dtype=np.bool_)
+        chosen[order[: int(np.argmin(np.abs(reached - count)))]] = True
+        return chosen[id_of]
+
+
+def _key(purpose: str, seed: int, again: int, eps_id: str) -> bytes:
+    """What episodes are ordered by; `again` counts those of one id."""
+    return hashlib.sha256(f"{purpose} {seed} {again} {eps_id}".encode()).digest()
 
 
 def returns_of(block: Block) -> NDArray[np.float64]:
