@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -208,3 +209,14 @@ def test_infos_that_only_some_have_are_empty_in_the_others(tmp_path):
     assert read_block(merged).columns["infos"].tolist() == [*[""] * 6, '{"lives":3}']
     written = convert_data(Reading(tuple(map(str, paths))), Target(resolve(tmp_path / "out"), "Columns"))
     assert written.checksum == Content.of(read_block(merged)).checksum
+
+
+def test_copies_in_other_folders_count_once(tmp_path):
+    """A whole folder copied, and some of its episodes filtered into another."""
+    one = open_dataset(write_block(tmp_path / "data/one", make_block([2, 3, 4])))
+    shutil.copytree(tmp_path / "data/one", tmp_path / "data/copy")
+    write(one.select([1]), Target(resolve(tmp_path / "data/best")))
+    write_block(tmp_path / "data/other", make_block([5], first=7))
+    every = open_dataset(tmp_path / "data")
+    assert sorted(ids(every)) == ["e0", "e1", "e2", "e7"]
+    assert any("4 stored episodes repeat others" in note for note in every.notes)

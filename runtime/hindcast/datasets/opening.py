@@ -118,6 +118,5 @@ def notes_on_repeated(repeated: int) -> Iterator[str]:
     if repeated:
         yield (
             f"{formatting.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
-            "same id and the same content), as recorders that rewrite "
-            "their buffer leave them: each counts once"
+            "same id and the same content): each counts once"
         )

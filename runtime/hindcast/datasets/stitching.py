@@ -29,20 +29,25 @@ def stitch(files: Sequence[Indexed]) -> list[Indexed]:
 def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], int]:
     """The files, stitched, with episodes left out that repeat an earlier one.
 
-    Those of files that Hindcast wrote are there once; of the others, only episodes whose id occurs again are read.
+    In a folder that Hindcast wrote all are there once. Of the others, only episodes whose id occurs again are read.
 
     Returns:
         The files, and how many episodes were left out.
     """
-    if not any(file.runs for file in files):
+    own_folders = {str(file.location.parent()) for file in files if not file.runs}
+    if len(own_folders) < 2 and not any(file.runs for file in files):
         return files, 0
+    dataset = EpisodeDataset(spec, files)
     episodes: list[tuple[EpisodePart | None, list[StoredRow]]] = []
     for row, run, _, continues in _stored_rows(files):
         if not episodes or not continues:
             episodes.append((run, []))
         episodes[-1][1].append(row)
-    ids = {number: run.eps_id for number, (run, _) in enumerate(episodes) if run is not None}
-    repeats = find_repeats(ids, lambda several: contents_of(EpisodeDataset(spec, files), several))
+    if own_folders:
+        ids = dict(enumerate(dataset.episode_table().eps_id.tolist()))
+    else:
+        ids = {number: run.eps_id for number, (run, _) in enumerate(episodes) if run is not None}
+    repeats = find_repeats(ids, lambda several: contents_of(dataset, several))
     dropped = {row for number in repeats.same for row in episodes[number][1]}
     return _marked(files, dropped, "dropped"), len(repeats.same)
 
