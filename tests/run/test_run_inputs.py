@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hindcast.datasets.opening import open_dataset
 from hindcast.run.carry_out import InFiles, train_here
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
 from hindcast.run.interruption import Interruption
 from support import WALK, MemoryReporter, make_policy, record, recording, training
 
@@ -32,13 +34,28 @@ def test_columns_that_only_some_have_are_left_out(
     outcome, inputs = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
     assert outcome.state == "Succeeded"
     assert "not all inputs have the columns action_dist_inputs, so they are left out" in reporter.notes
-    columns = [one.dataset.spec.required for one in inputs]
-    assert columns[0] == columns[1] == {"obs", "actions", "rewards", "action_logp"}
+    (source,) = sources_of(inputs)
+    assert source.dataset.spec.required == {"obs", "actions", "rewards", "action_logp"}
 
 
-def test_with_weights_each_keeps_its_columns(expert_and_random: list[Path], tmp_path: Path) -> None:
-    both = [{"path": str(path), "weight": 1.0} for path in expert_and_random]
+def test_the_best_of_one_beside_another_without_rewards(
+    expert_and_random: list[Path], tmp_path: Path
+) -> None:
+    expert, random = map(str, expert_and_random)
+    both = [{"path": expert, "top": 0.5}, {"path": random, "columns": ["obs", "actions"]}]
     resource = training(tmp_path / "runs", "", environment=WALK, input=both)
+    (source,) = sources_of(ready_inputs(resource, inputs_of(resource, InFiles({}))))
+    assert source.dataset.spec.required == {"obs", "actions"}
+    assert source.dataset.num_episodes == 1.5 * open_dataset(random).num_episodes
+    assert "rewards" not in source.dataset.read(source.dataset.units[0]).columns
+
+
+@pytest.mark.parametrize("judged", [{}, {"offline": {"heldOut": 0.2}}])
+def test_with_weights_each_keeps_its_columns(
+    expert_and_random: list[Path], tmp_path: Path, judged: dict[str, Any]
+) -> None:
+    both = [{"path": str(path), "weight": 1.0} for path in expert_and_random]
+    resource = training(tmp_path / "runs", "", environment=WALK, input=both, evaluation=judged)
     reporter = MemoryReporter()
     outcome, inputs = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
     assert outcome.state == "Succeeded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,18 +13,24 @@ import numpy as np
 import pytest
 import torch
 
+from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, SpecError
 from hindcast.evaluate import offline
 from hindcast.evaluate.cloned import CloneFit
+from hindcast.formats.format import ReadOptions
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
+from hindcast.pipeline.offline_data import Source
 from hindcast.record import environments
 from hindcast.run.carry_out import InFiles, carry_out_training
 from hindcast.run.exporting import export_policy
+from hindcast.run.held_out import opened
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
@@ -41,6 +48,7 @@ def nowhere(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded = open_dataset(walks).spec
     spaces = recorded.observation_space, recorded.action_space
     block = read_all(walks)
+    block = replace(block, eps_id=np.array([f"there-{eps_id}" for eps_id in block.eps_id], dtype=object))
     with BlockWriter(resolve(folder), DataSpec.of_block(block, *spaces, "Lost-v7"), "s") as writer:
         writer.write(block)
     return folder
@@ -303,10 +311,17 @@ def test_data_of_its_own_judge_what_is_trained_on_all_others(
     train(judged(tmp_path, walks, heldOut=None, input=[str(nowhere)], stop={"iterations": 1}))
     (said,) = evaluations(tmp_path)
     assert said["episodes"] == open_dataset(walks).num_episodes
-    with pytest.raises(
-        SpecError, match=r"input is .*, which is trained on: give spec.evaluation.offline.heldOut"
-    ):
+    sentence = r"input is .*, of which episode .* is trained on: give spec.evaluation.offline.heldOut"
+    with pytest.raises(SpecError, match=sentence):
         train(judged(tmp_path / "same", walks, heldOut=None, input=[str(walks)]))
+
+
+@pytest.mark.parametrize("columns", [None, ("obs", "actions", "rewards")])
+def test_data_of_its_own_are_not_trained_on_in_part(walks: Path, columns: tuple[str, ...] | None) -> None:
+    reading = Reading((str(walks),), options=ReadOptions(columns=columns))
+    best = Source("best", open_data(reading).filter(top=0.2))
+    with pytest.raises(SpecError, match=r"of which episode .* is trained on"):
+        opened(OfflineEvaluationSpec(input=[str(walks)]), [best])
 
 
 @pytest.mark.parametrize(

@@ -129,10 +129,15 @@ def find_repeats(
     return repeats
 
 
-def contents_of(dataset: Dataset, episodes: Sequence[int]) -> dict[int, str]:
-    """What each of some episodes of a dataset holds, as a checksum; only units with one of them are read."""
+def contents_of(
+    dataset: Dataset, episodes: Sequence[int], leaves: Sequence[str] | None = None
+) -> dict[int, str]:
+    """What each of some episodes of a dataset holds (in some leaves; all if None), as a checksum.
+
+    Only units with one of the episodes are read.
+    """
     chosen = dataset.select(episodes)
-    contents = (each.checksum for unit in chosen.units for each in Content.each(chosen.read(unit)))
+    contents = (each.checksum for unit in chosen.units for each in Content.each(chosen.read(unit, leaves)))
     return dict(zip(sorted(episodes), contents, strict=True))
 
 

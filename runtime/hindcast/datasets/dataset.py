@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -90,6 +90,13 @@ class Dataset(ABC):
         ]
         digest = digest_of([self.digest, digest_of([indices.astype("<i8").tobytes().hex()])])
         return View(self.spec, [self], origins, digest)
+
+    def without(self, leaves: Collection[str]) -> View:
+        """The same episodes without some leaves; others that it does not have are ignored."""
+        kept = {name: leaf for name, leaf in self.spec.leaves.items() if name not in leaves}
+        origins = [UnitOrigin(self, unit, np.arange(len(unit.lengths))) for unit in self.units]
+        digest = digest_of([self.digest, "without", *sorted(leaves)])
+        return View(replace(self.spec, leaves=kept), [self], origins, digest)
 
     def split(self, fraction: float, seed: int = 0) -> tuple[View, View]:
         """The dataset in two, such as for training and validation; every episode is in one of them.
@@ -214,7 +221,7 @@ class View(Dataset):
     """Episodes of other datasets. A unit is read in full, and what was not chosen is dropped.
 
     Args:
-        spec: what all of them hold.
+        spec: what all of them hold; other leaves are not read.
         datasets: the others.
         origins: of each unit, in order.
         digest: see `Dataset`.
@@ -238,12 +245,9 @@ class View(Dataset):
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON columns that the unit's dataset lacks are empty."""
         dataset, own, rows, renamed = self._origins[unit.id]
-        lacking = [leaf for leaf in self.spec.leaves if leaf not in dataset.spec.leaves]
-        if columns is not None:
-            wanted = set(columns)
-            columns = wanted.difference(lacking)
-            lacking = [leaf for leaf in lacking if leaf in wanted]
-        block = dataset.read(own, columns)
+        wanted = set(self.spec.leaves if columns is None else columns)
+        lacking = [leaf for leaf in self.spec.leaves if leaf in wanted and leaf not in dataset.spec.leaves]
+        block = dataset.read(own, wanted.difference(lacking))
         if len(rows) < block.num_episodes:
             block = block.take(rows)
         if lacking:

@@ -15,9 +15,10 @@ import torch
 from hindcast.api import OfflineTraining
 from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.api.pipeline import PipelineSpec
+from hindcast.datasets.content import contents_of
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merged import OnConflict, merge
-from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.opening import not_in_all, open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
@@ -49,6 +50,8 @@ from hindcast.threads import threads_for, torch_threads
 _SPEC: Final = "spec.evaluation.offline"
 _LOOK_EVERY: Final = 200
 
+_MOST_COMPARED: Final = 100
+"""Episodes of the same id that are read to see whether they are the same."""
 Progress = Callable[[str, int, int], None]
 """Receives what is fitted, how far, and of how much."""
 
@@ -98,8 +101,11 @@ def those_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -
 
 
 def as_one(shares: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Dataset:
-    """Several datasets as one, see `merge`; a single one as it is."""
-    return shares[0] if len(shares) == 1 else merge(shares, on_conflict)
+    """Several datasets as one, see `merge`, without the leaves that only some have; a single one as it is."""
+    if len(shares) == 1:
+        return shares[0]
+    left_out = not_in_all(shares)
+    return merge([share.without(left_out) for share in shares] if left_out else shares, on_conflict)
 
 
 def opened(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset:
@@ -111,12 +117,26 @@ def opened(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset
     """
     assert offline.input is not None
     found = open_data(list(offline.input))
-    if found.digest in {source.dataset.digest for source in sources}:
-        raise SpecError(
-            f"{_SPEC}.input is {', '.join(offline.input)}, which is trained on: give {_SPEC}.heldOut in its place, "
-            "which holds out episodes."
-        )
+    for source in sources:
+        if (eps_id := _in_both(found, source.dataset)) is not None:
+            raise SpecError(
+                f"{_SPEC}.input is {', '.join(offline.input)}, of which episode {eps_id} is trained on: give "
+                f"{_SPEC}.heldOut in its place, which holds out episodes."
+            )
     return found
+
+
+def _in_both(one: Dataset, other: Dataset) -> str | None:
+    """The id of an episode that both hold, in the leaves that both have; of many with common ids, some are compared."""
+    first, second = (
+        {eps_id: episode for episode, eps_id in enumerate(each.episode_table().eps_id.tolist())}
+        for each in (one, other)
+    )
+    ids = [eps_id for eps_id in first if eps_id in second][:_MOST_COMPARED]
+    leaves = sorted(one.spec.leaves.keys() & other.spec.leaves.keys())
+    held = contents_of(one, [first[eps_id] for eps_id in ids], leaves)
+    there = contents_of(other, [second[eps_id] for eps_id in ids], leaves)
+    return next((eps_id for eps_id in ids if held[first[eps_id]] == there[second[eps_id]]), None)
 
 
 def notes_on_judged(judged: Result) -> dict[str, str]:

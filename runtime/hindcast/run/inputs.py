@@ -135,12 +135,16 @@ def ready_inputs(
 
 
 def _of_the_same_columns(inputs: Sequence[Input], note: Callable[[str], None]) -> list[Input]:
-    """Inputs that are to be one dataset, without the columns that only some of them have."""
+    """Inputs that are to be one dataset, without the columns that only some of them have.
+
+    With a `top`, which may need them, `as_one` leaves them out.
+    """
     found = [one.found for one in inputs if one.found is not None]
-    left_out = not_in_all(found)
-    if not left_out:
+    left_out = not_in_all([one.dataset for one in found])
+    if left_out:
+        note(f"not all inputs have the columns {', '.join(sorted(left_out))}, so they are left out")
+    if not left_out or any(one.top is not None for one in inputs):
         return list(inputs)
-    note(f"not all inputs have the columns {', '.join(sorted(left_out))}, so they are left out")
     return [one._replace(found=each.without(left_out)) for one, each in zip(inputs, found, strict=True)]
 
 

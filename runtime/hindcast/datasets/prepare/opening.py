@@ -137,9 +137,9 @@ def one_dataset(found: Sequence[Ready]) -> EpisodeDataset:
     return dataset_of(files, ", ".join(one.name for one in found))
 
 
-def not_in_all(found: Sequence[Ready]) -> set[str]:
+def not_in_all(datasets: Sequence[Dataset]) -> set[str]:
     """The leaves that some of them have and others lack, such as what only a policy with a distribution records."""
-    first, *others = [one.dataset.spec.required for one in found]
+    first, *others = [one.spec.required for one in datasets]
     return first.union(*others) - first.intersection(*others)
 
 
