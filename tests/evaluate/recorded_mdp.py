@@ -27,16 +27,18 @@ from hindcast.storage.location import resolve
 Array = NDArray[Any]
 
 
-def dataset_of(folder: Path, columns: dict[str, Array], spaces: tuple[gym.Space, gym.Space]) -> Dataset:
-    """Episodes of equal length that terminate: columns are `[N, T, ...]`, observations `[N, T + 1, ...]`."""
+def dataset_of(
+    folder: Path, columns: dict[str, Array], spaces: tuple[gym.Space, gym.Space], *, terminated: bool = True
+) -> Dataset:
+    """Episodes of equal length, which end in one way: columns are `[N, T, ...]`, observations `[N, T + 1, ...]`."""
     episodes, steps = columns["rewards"].shape
     block = Block(
         columns={name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()},
         length=np.full(episodes, steps),
         eps_id=np.array([f"e{index}" for index in range(episodes)], dtype=object),
         t_started=np.zeros(episodes, dtype=np.int64),
-        terminated=np.ones(episodes, dtype=bool),
-        truncated=np.zeros(episodes, dtype=bool),
+        terminated=np.full(episodes, terminated),
+        truncated=np.full(episodes, not terminated),
     )
     with BlockWriter(resolve(folder), DataSpec.of_block(block, *spaces, "Chain-v0"), "s") as writer:
         writer.write(block)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from recorded_mdp import Tabular
+from recorded_mdp import Tabular, dataset_of, linear_policy
 
 from hindcast.evaluate.cloned import Clone, CloneFit
 from hindcast.evaluate.fitted_q import Fit, FittedQ, cross_fitted
@@ -49,3 +50,22 @@ def test_weights_and_batches_have_seeds_of_their_own(tmp_path: Path, monkeypatch
     of_batches = {fitted._generator.initial_seed(), clone._generator.initial_seed()}
     assert len(of_weights) == 3
     assert not of_batches & {*of_weights}
+
+
+def test_values_stay_within_what_rewards_can_add_up_to(tmp_path: Path) -> None:
+    """Of one step from 1 to 2, which nothing is known of: a linear model that takes it for twice the value diverges.
+
+    The example is that of Tsitsiklis and Van Roy (1996).
+    """
+    spaces = (gym.spaces.Box(0, 2, (1,)), gym.spaces.Discrete(2))
+    columns = {
+        "obs": np.tile(np.array([[[1.0], [2.0]]], np.float32), (8, 1, 1)),
+        "actions": np.zeros((8, 1), np.int64),
+        "rewards": np.ones((8, 1), np.float32),
+    }
+    data = dataset_of(tmp_path / "data", columns, spaces, terminated=False)
+    policy = linear_policy(spaces, np.array([[1.0], [-1.0]]))
+    window = window_of(data, policy, 0.99, "data")
+    fit = Fit(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
+    found = cross_fitted(TargetPolicy(policy, explore=False), window, fit, 0, lambda _: None).values.taken
+    assert found.max() == pytest.approx(100, rel=0.05)

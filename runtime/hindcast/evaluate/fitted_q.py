@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +73,7 @@ class FittedQ:
         self._generator = torch.Generator().manual_seed(seed_of(seed, "batches"))
         rewards = window.columns["rewards"].float()
         self._scale = float(rewards.abs().mean()) or 1.0
+        self._least, self._most = _bounds(rewards / self._scale, window.recipe.needs.gamma)
         self._learn(window, steps_of(window, episodes), check)
 
     @torch.no_grad()
@@ -91,7 +93,9 @@ class FittedQ:
         def loss(chosen: Tensor) -> Tensor:
             batch = window.gather(chosen)
             batch["rewards"] = batch["rewards"].float() / self._scale
-            wanted = bootstrapped(batch, self._expected(target, at_next(batch)))
+            wanted = bootstrapped(batch, self._expected(target, at_next(batch))).clamp(
+                self._least, self._most
+            )
             errors = (self._critics(batch) - wanted).square()
             return (weights[:, chosen] * errors).mean(1).sum()
 
@@ -112,6 +116,14 @@ class FittedQ:
         if self._fit.members == 1:
             counts = rates
         return counts.repeat_interleave(window.length, dim=1)
+
+
+def _bounds(rewards: Tensor, gamma: float | None) -> tuple[float, float]:
+    """Least and greatest value that rewards as those seen can add up to: a model of few data diverges without them."""
+    if gamma is None or gamma >= 1:
+        return -math.inf, math.inf
+    horizon = 1 / (1 - gamma)
+    return min(0.0, float(rewards.min())) * horizon, max(0.0, float(rewards.max())) * horizon
 
 
 class CrossFitted(NamedTuple):
