@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,8 @@ from pydantic.alias_generators import to_camel
 from hindcast.api.environment import Named
 from hindcast.api.sentences import nearest
 from hindcast.builder.expressions import comparisons, is_expression
-from hindcast.builder.model_config import model_fields, observation_filter
-from hindcast.builder.module_spec import module_fields
+from hindcast.builder.model_config import DefaultModelConfig, model_fields, observation_filter
+from hindcast.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
 from hindcast.builder.options import OPTIONS
 from hindcast.builder.user_objects import class_path, environment_id, importable
 from hindcast.errors import SpecError
@@ -55,6 +56,23 @@ def plain(value: Any) -> Any:
         return [plain(entry) for entry in value]
     if type(value).__module__ == "numpy":
         return plain(value.tolist())
+    return value
+
+
+def copied(value: Any) -> Any:
+    """The value with its own containers and descriptions of networks; all else that it holds is the same object."""
+    if isinstance(value, dict):
+        twin = copy.copy(value)
+        twin.update({key: copied(entry) for key, entry in value.items()})
+        return twin
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
+    if isinstance(value, list | set):
+        return copy.copy(value)
+    if isinstance(value, DefaultModelConfig | RLModuleSpec | MultiRLModuleSpec):
+        twin = copy.copy(value)
+        vars(twin).update(copied(vars(value)))
+        return twin
     return value
 
 
