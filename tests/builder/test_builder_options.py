@@ -598,6 +598,35 @@ class TestMistakes:
                 "input_read_sample_batches and input_read_episodes are both True",
             ),
             (lambda: bc().environment(3).to_resource(), "env is 3: expected an id"),
+            *(
+                (
+                    lambda given=given: bc().environment("CartPole-v1", env_config=given).plan(),
+                    f"env_config contains {found}, which a resource cannot hold: use it in the function that you give "
+                    "to register_env",
+                )
+                for given, found in (
+                    ({"reward": lambda _: 0.0}, "a function at 'reward'"),
+                    ({"limits": [1, {"of": object()}]}, "an object at 'limits.1.of'"),
+                    ({"names": {"a"}}, "a set at 'names'"),
+                )
+            ),
+            (
+                lambda: (
+                    bc()
+                    .environment("CartPole-v1")
+                    .evaluation(evaluation_interval=1, evaluation_config={"env_config": {"reward": len}})
+                    .plan()
+                ),
+                "env_config contains a builtin_function_or_method at 'reward'",
+            ),
+            (
+                lambda: (
+                    bc()
+                    .offline_data(prelearner_class=f"{__name__}:Net", prelearner_kwargs={"f": len})
+                    .to_resource()
+                ),
+                "prelearner_kwargs contains a builtin_function_or_method at 'f', expected text, numbers",
+            ),
             (lambda: bc().rl_module(model_config=3).to_resource(), "model_config is a int"),
             (
                 lambda: bc().rl_module(model_config={"fcnet_hidden": [8]}).to_resource(),

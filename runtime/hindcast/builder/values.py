@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
+from hindcast.api.base import beyond_json
 from hindcast.api.environment import Named
 from hindcast.api.sentences import nearest
 from hindcast.builder.expressions import comparisons, is_expression
@@ -73,6 +74,15 @@ def copied(value: Any) -> Any:
         twin = copy.copy(value)
         vars(twin).update(copied(vars(value)))
         return twin
+    return value
+
+
+def _env_config(value: Any) -> Any:
+    if isinstance(value, Mapping) and (found := beyond_json(plain(value))):
+        raise SpecError(
+            f"env_config contains {found}, which a resource cannot hold: use it in the function that you give to "
+            "register_env, or give text that the environment finds it by, such as its import path."
+        )
     return value
 
 
@@ -362,6 +372,7 @@ def _only(option: str, given: Any, names: Iterable[str]) -> None:
 
 CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "env": environment_id,
+    "env_config": _env_config,
     "observation_space": space,
     "action_space": space,
     "observation_filter": observation_filter,
