@@ -365,6 +365,11 @@ class TestComponents:
                 algo.restore_from_path(saved, component="env_runner")
             with pytest.raises(SpecError, match="the only module is"):
                 algo.get_module("other")
+            for restore in (algo.restore, algo.restore_from_path):
+                with pytest.raises(SpecError, match=r"^the path is 3, expected text or a pathlib\.Path"):
+                    restore(3)
+            with pytest.raises(SpecError, match="the path is None, expected"):
+                algo.restore_from_path(None, component=COMPONENT_RL_MODULE)
         with (
             clone(walks).build_algo() as algo,
             pytest.raises(DataError, match="a checkpoint of PPO, but this is BC"),
@@ -386,12 +391,15 @@ class TestReferenceNames:
                 assert same(weights(second), expected)
 
     def test_checkpoint_holds_its_config(self, walks: Path, tmp_path: Path) -> None:
-        with clone(walks).environment(env_config={"longest": 8}).build_algo() as first:
+        env_config = {"longest": 8}
+        with clone(walks).environment(env_config=env_config).build_algo() as first:
+            env_config["longest"] = 3
             first.train()
             first.save_to_path(tmp_path / "saved")
             expected = without_times(first.train())
         with RunningAlgorithm.from_checkpoint(tmp_path / "saved") as second:
             assert second.config.to_resource() == first.config.to_resource()
+            assert second.config.env_config == {"longest": 8}
             assert without_times(second.train()) == expected
 
     def test_checkpoint_without_its_config(self, tmp_path: Path) -> None:

@@ -550,6 +550,10 @@ class TestMistakes:
                 lambda: bc().offline_data(iter_batches_kwargs={"collate_fn": print}).to_resource(),
                 "iter_batches_kwargs: 'collate_fn' is not an option here",
             ),
+            (
+                lambda: bc().offline_data(map_batches_kwargs={"concurrency": (1, 2, 3)}).to_resource(),
+                "map_batches_kwargs: concurrency is (1, 2, 3), expected a number, or two: the fewest and the most",
+            ),
             (lambda: bc().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
             (lambda: bc().offline_data(input_filesystem="nfs").to_resource(), "the file system is 'nfs'"),
             (

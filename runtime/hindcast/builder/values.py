@@ -240,6 +240,11 @@ def _data_workers(given: Any) -> dict[str, Any]:
     workers = {_WORKERS[name]: value for name, value in given.items() if name in _WORKERS}
     concurrency = given.get("concurrency")
     if isinstance(concurrency, tuple | list):
+        if len(concurrency) != 2:
+            raise SpecError(
+                f"map_batches_kwargs: concurrency is {concurrency!r}, expected a number, or two: the fewest and the "
+                "most data workers."
+            )
         workers["minReplicas"], workers["maxReplicas"] = concurrency
     elif concurrency is not None:
         workers["replicas"] = concurrency
