@@ -105,6 +105,17 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
         None,
     ),
     "input_top": (0.1, 0.1, None),
+    "input_prepare": (
+        {"gaps": "Split", "cut_off_steps": "Drop"},
+        {
+            "order": "Auto",
+            "gaps": "Split",
+            "duplicates": "Drop",
+            "unfinished": "Keep",
+            "cutOffSteps": "Drop",
+        },
+        None,
+    ),
     "callbacks_class": ("own:Watching", ["own:Watching"], ["own:Watching"]),
     **{
         name: ("own:heard", [f"{CALLING}:{name}.own.heard"], [f"{CALLING}:{name}.own.heard"])

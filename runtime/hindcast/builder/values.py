@@ -71,9 +71,9 @@ def copied(value: Any) -> Any:
     if isinstance(value, list | set):
         return copy.copy(value)
     if isinstance(value, DefaultModelConfig | RLModuleSpec | MultiRLModuleSpec):
-        twin = copy.copy(value)
-        vars(twin).update(copied(vars(value)))
-        return twin
+        described = copy.copy(value)
+        vars(described).update(copied(vars(value)))
+        return described
     return value
 
 
@@ -251,6 +251,11 @@ def _data_workers(given: Any) -> dict[str, Any]:
     return workers
 
 
+def _section(option: str, given: Any) -> dict[str, Any]:
+    """A section of a resource, given as a dictionary of its fields in snake case."""
+    return {to_camel(str(name)): each for name, each in dictionary(option, given).items()}
+
+
 def _replay(given: Any) -> dict[str, Any]:
     """The sampler's fields of `replay_buffer_config`."""
     _only("replay_buffer_config", given, ("type", "capacity", "alpha", "beta"))
@@ -394,7 +399,8 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "input_read_method_kwargs": _read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
     "map_batches_kwargs": _data_workers,
-    "sampler": lambda value: {to_camel(name): each for name, each in dictionary("sampler", value).items()},
+    "sampler": partial(_section, "sampler"),
+    "input_prepare": partial(_section, "input_prepare"),
     "replay_buffer_config": _replay,
     "materialize_data": _residency,
     "materialize_mapped_data": _residency,
