@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,25 @@ class TestTraining:
         frozen.freeze()
         with frozen.build(env=Walk) as algo:
             assert algo.config.env is Walk
+
+    def test_data_without_next_observations_name_the_options_that_take_them(self, tmp_path: Path) -> None:
+        rows = [
+            {"eps_id": "a", "t": t, "obs": [0.1 * t] * 4, "actions": t % 2, "rewards": 1.0}
+            | {"terminated": False, "truncated": t == 4}
+            for t in range(5)
+        ]
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        config = BCConfig().environment("CartPole-v1").offline_data(input_=tmp_path / "rows.jsonl")
+        with pytest.raises(DataError) as error:
+            config.build_algo()
+        assert 'with input_prepare={"cut_off_steps": "Drop"}' in str(error.value)
+        assert "column by `input_read_schema`; or" in str(error.value)
+        assert "take zeros, with ignore_final_observation=True" in str(error.value)
+        config.offline_data(input_prepare={"cut_off_steps": "Drop"})
+        with config.build_algo() as algo:
+            assert algo.offline_data.epoch_timesteps == 4
+        with pytest.raises(SpecError, match=r"""input_prepare\["gaps"\] is 'Cut'"""):
+            config.offline_data(input_prepare={"gaps": "Cut"}).validate()
 
     def test_options_without_effect_are_warned_of(
         self, walks: Path, caplog: pytest.LogCaptureFixture
@@ -365,6 +385,11 @@ class TestComponents:
                 algo.restore_from_path(saved, component="env_runner")
             with pytest.raises(SpecError, match="the only module is"):
                 algo.get_module("other")
+            for restore in (algo.restore, algo.restore_from_path):
+                with pytest.raises(SpecError, match=r"^the path is 3, expected text or a pathlib\.Path"):
+                    restore(3)
+            with pytest.raises(SpecError, match="the path is None, expected"):
+                algo.restore_from_path(None, component=COMPONENT_RL_MODULE)
         with (
             clone(walks).build_algo() as algo,
             pytest.raises(DataError, match="a checkpoint of PPO, but this is BC"),
@@ -386,12 +411,15 @@ class TestReferenceNames:
                 assert same(weights(second), expected)
 
     def test_checkpoint_holds_its_config(self, walks: Path, tmp_path: Path) -> None:
-        with clone(walks).environment(env_config={"longest": 8}).build_algo() as first:
+        env_config = {"longest": 8}
+        with clone(walks).environment(env_config=env_config).build_algo() as first:
+            env_config["longest"] = 3
             first.train()
             first.save_to_path(tmp_path / "saved")
             expected = without_times(first.train())
         with RunningAlgorithm.from_checkpoint(tmp_path / "saved") as second:
             assert second.config.to_resource() == first.config.to_resource()
+            assert second.config.env_config == {"longest": 8}
             assert without_times(second.train()) == expected
 
     def test_checkpoint_without_its_config(self, tmp_path: Path) -> None:

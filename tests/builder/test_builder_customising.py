@@ -184,6 +184,25 @@ class Penalised(BCTorchLearner):
         return base + config.lr * penalty
 
 
+class LogsASum(BCTorchLearner):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        self.metrics.log_dict({"one": 1.0}, key=module_id, window=1)
+        self.metrics.log_value("updates", 1, reduce="sum")
+        return super().compute_loss_for_module(
+            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
+        )
+
+
+def test_metrics_of_a_loss_are_averaged(walks: Path) -> None:
+    with (
+        trained(walks, learner_class=LogsASum).build_algo() as algo,
+        pytest.raises(
+            UserCodeError, match="metric 'updates': reduce is 'sum', but metrics of updates are averaged"
+        ),
+    ):
+        algo.train()
+
+
 def test_a_learner_class_has_a_loss_of_its_own(walks: Path, tmp_path: Path) -> None:
     with trained(walks).build_algo() as algo:
         plain = algo.train()["learners"]["default_policy"]

@@ -105,6 +105,17 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
         None,
     ),
     "input_top": (0.1, 0.1, None),
+    "input_prepare": (
+        {"gaps": "Split", "cut_off_steps": "Drop"},
+        {
+            "order": "Auto",
+            "gaps": "Split",
+            "duplicates": "Drop",
+            "unfinished": "Keep",
+            "cutOffSteps": "Drop",
+        },
+        None,
+    ),
     "callbacks_class": ("own:Watching", ["own:Watching"], ["own:Watching"]),
     **{
         name: ("own:heard", [f"{CALLING}:{name}.own.heard"], [f"{CALLING}:{name}.own.heard"])
@@ -521,6 +532,10 @@ class TestMistakes:
             (lambda: setattr(BCConfig(), "lrr", 1), "lrr is not an option of a config; did you mean 'lr'?"),
             (lambda: setattr(BCConfig(), "training", 1), "training is not an option of a config"),
             (lambda: setattr(BCConfig(), "fcnet_hiddens", [8]), "fcnet_hiddens is a field of rl_module("),
+            (
+                lambda: setattr(BCConfig(), "my_param", 3),
+                'your own options belong to an algorithm of your own, AlgorithmConfig("package.module:Class")',
+            ),
             (lambda: BCConfig.overrides(lrr=1), "lrr is not an option of a config; did you mean 'lr'?"),
             (lambda: BCConfig().validate(), "input_ is missing"),
             (
@@ -545,6 +560,10 @@ class TestMistakes:
             (
                 lambda: bc().offline_data(iter_batches_kwargs={"collate_fn": print}).to_resource(),
                 "iter_batches_kwargs: 'collate_fn' is not an option here",
+            ),
+            (
+                lambda: bc().offline_data(map_batches_kwargs={"concurrency": (1, 2, 3)}).to_resource(),
+                "map_batches_kwargs: concurrency is (1, 2, 3), expected a number, or two: the fewest and the most",
             ),
             (lambda: bc().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
             (lambda: bc().offline_data(input_filesystem="nfs").to_resource(), "the file system is 'nfs'"),
@@ -594,6 +613,35 @@ class TestMistakes:
                 "input_read_sample_batches and input_read_episodes are both True",
             ),
             (lambda: bc().environment(3).to_resource(), "env is 3: expected an id"),
+            *(
+                (
+                    lambda given=given: bc().environment("CartPole-v1", env_config=given).plan(),
+                    f"env_config contains {found}, which a resource cannot hold: use it in the function that you give "
+                    "to register_env",
+                )
+                for given, found in (
+                    ({"reward": lambda _: 0.0}, "a function at 'reward'"),
+                    ({"limits": [1, {"of": object()}]}, "an object at 'limits.1.of'"),
+                    ({"names": {"a"}}, "a set at 'names'"),
+                )
+            ),
+            (
+                lambda: (
+                    bc()
+                    .environment("CartPole-v1")
+                    .evaluation(evaluation_interval=1, evaluation_config={"env_config": {"reward": len}})
+                    .plan()
+                ),
+                "env_config contains a builtin_function_or_method at 'reward'",
+            ),
+            (
+                lambda: (
+                    bc()
+                    .offline_data(prelearner_class=f"{__name__}:Net", prelearner_kwargs={"f": len})
+                    .to_resource()
+                ),
+                "prelearner_kwargs contains a builtin_function_or_method at 'f', expected text, numbers",
+            ),
             (lambda: bc().rl_module(model_config=3).to_resource(), "model_config is a int"),
             (
                 lambda: bc().rl_module(model_config={"fcnet_hidden": [8]}).to_resource(),
@@ -908,6 +956,57 @@ def test_copies_are_apart() -> None:
     twin = config.copy().training(lr=1e-2)
     assert twin["lr"] == 1e-2
     assert config.get("lr") is None
+
+
+def test_containers_are_the_configs_own() -> None:
+    sizes, env_config, model = [8], {"sizes": ({"a": [1]},)}, DefaultModelConfig(fcnet_hiddens=[8])
+    config = bc().environment("CartPole-v1", env_config=env_config)
+    config.rl_module(model_config={"fcnet_hiddens": sizes})
+    given, frozen = config.to_dict(), config.copy(copy_frozen=True)
+    described = bc().rl_module(model_config=model)
+    sizes.append(4)
+    model.fcnet_hiddens.append(4)
+    env_config["sizes"][0]["a"].append(2)
+    config.to_dict()["env_config"].clear()
+    config.copy().env_config["b"] = 2
+    frozen.env_config["b"] = 2
+    frozen.get("env_config")["b"] = 2
+    assert config.to_dict() == frozen.to_dict() == given
+    assert given["env_config"] == {"sizes": ({"a": [1]},)}
+    assert described.model_config.fcnet_hiddens == given["model_config"]["fcnet_hiddens"] == [8]
+
+
+def test_other_objects_stay_the_same() -> None:
+    held, files = object(), pafs.LocalFileSystem()
+    config = bc().environment(Net, env_config={"held": [held]}).offline_data(input_filesystem=files)
+    for twin in (config, config.copy(), BCConfig.from_dict(config.to_dict())):
+        assert twin.env_config["held"][0] is held
+        assert (twin.env, twin.input_filesystem) == (Net, files)
+        assert twin.input_filesystem is files
+
+
+def test_a_config_class_may_have_an_init_of_its_own() -> None:
+    class Small(BCConfig):
+        def __init__(self, algo_class: Any = None) -> None:
+            super().__init__(algo_class=algo_class)
+            self.lr = 0.5
+
+    class Fixed(BCConfig):
+        def __init__(self) -> None:
+            super().__init__()
+
+    twin = Small().copy().offline_data(input_="a")
+    assert (type(twin), twin.lr, Small().get("input_")) == (Small, 0.5, None)
+    assert Fixed().copy(copy_frozen=True).copy(copy_frozen=False).training(lr=0.1).lr == 0.1
+
+
+def test_all_classes_of_callbacks_are_called() -> None:
+    first, second = (f"{CALLING}:Callbacks", f"{CALLING}:on_train_result.builtins.print")
+    several = bc().callbacks(first, second).to_resource()
+    assert several.spec.callbacks == [first, second]
+    assert several == bc().callbacks([first, second]).to_resource()
+    assert several == bc().callbacks(first, callbacks_class=second).to_resource()
+    assert bc().callbacks(first).callbacks_class == first
 
 
 def test_options_are_attributes() -> None:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from hindcast.datasets.opening import open_dataset
+from hindcast.pipeline.offline_data import OfflineData
+from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast.pipeline.training_config import TrainingConfig
 from hindcast.run.carry_out import InFiles, train_here
 from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
 from hindcast.run.interruption import Interruption
@@ -61,3 +64,32 @@ def test_with_weights_each_keeps_its_columns(
     assert outcome.state == "Succeeded"
     assert "action_dist_inputs" in inputs[0].dataset.spec.leaves
     assert not any("left out" in note for note in reporter.notes)
+
+
+class ReadsByItself(OfflineData):
+    def __init__(self, config: Any) -> None:
+        self.data = [config]
+
+
+class MapsRows(OfflinePreLearner):
+    @staticmethod
+    def _map_to_episodes(is_multi_agent: bool, batch: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_a_class_that_reads_has_the_options_that_a_pre_learner_has(tmp_path: Path) -> None:
+    asked = {}
+    for field, kind in (("offlineData", ReadsByItself), ("preLearner", MapsRows)):
+        pipeline = {field: f"{__name__}:{kind.__name__}", "datasetNumItersPerLearner": 3}
+        config = {"lr": 0.5, "trainBatchSizePerLearner": 16}
+        resource = training(tmp_path, "rows", environment=WALK, pipeline=pipeline, config=config, seed=7)
+        asked[field] = TrainingConfig(inputs_of(resource, InFiles({}))[0].reading.options.mapper_given)
+    for found in asked.values():
+        assert (found.seed, found.lr, found.train_batch_size_per_learner) == (7, 0.5, 16)
+        assert (found.input_, found.dataset_num_iters_per_learner) == ("rows", 3)
+    with pytest.raises(
+        AttributeError, match=r"the config has no 'lrr' here; it has .*, lr, .*, rl_module_spec"
+    ):
+        asked["offlineData"].lrr  # noqa: B018
+    with pytest.raises(AttributeError, match="it has observation_space, action_space, rl_module_spec"):
+        TrainingConfig({}).lr  # noqa: B018

@@ -115,20 +115,30 @@ class DQNTorchLearner(OwnLoss, DQN):
 
 
 class _Metrics:
-    """Scalar tensors by name: averaged over updates, on the device."""
+    """Scalar tensors by name: averaged over the updates of an iteration, on the device, whatever window is given."""
 
     def __init__(self) -> None:
         self.logged: dict[str, Tensor] = {}
 
-    def log_value(self, key: str | tuple[str, ...], value: Any, **_: Any) -> None:
-        """A number or a scalar tensor. Of a tuple the last name counts: there is one module."""
+    def log_value(
+        self, key: str | tuple[str, ...], value: Any, *, reduce: str | None = None, **_: Any
+    ) -> None:
+        """A number or a scalar tensor. Of a tuple the last name counts: there is one module.
+
+        Raises:
+            ValueError: `reduce` is not a mean.
+        """
+        if reduce not in (None, "mean", "ema"):
+            raise ValueError(
+                f"metric {key!r}: reduce is {reduce!r}, but metrics of updates are averaged: leave it out"
+            )
         name = key if isinstance(key, str) else key[-1]
         self.logged[name] = value if isinstance(value, Tensor) else torch.as_tensor(float(value))
 
-    def log_dict(self, values: Mapping[str, Any], **_: Any) -> None:
-        """All of them."""
+    def log_dict(self, values: Mapping[str, Any], *, key: Any = None, **options: Any) -> None:  # noqa: ARG002
+        """All of them, under their own names."""
         for name, value in values.items():
-            self.log_value(name, value)
+            self.log_value(name, value, **options)
 
 
 @dataclass

@@ -6,6 +6,7 @@ the CRD's schema (the bounds and the rules go with it) and as the reference page
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -158,6 +159,27 @@ def _check_finite(value: Any) -> Any:
     return value
 
 
+def beyond_json(value: Any, place: str = "") -> str | None:
+    """What a free-form value holds that is not JSON, and where (`a function at 'reward'`); None if all of it is."""
+    if value is None or isinstance(value, str | int | float):
+        return None
+    if isinstance(value, list | tuple):
+        named: Iterable[tuple[Any, Any]] = enumerate(value)
+    elif isinstance(value, dict):
+        named = value.items()
+    else:
+        kind = "class" if isinstance(value, type) else type(value).__name__
+        return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind} at {place!r}"
+    found = (beyond_json(entry, f"{place}.{name}" if place else str(name)) for name, entry in named)
+    return next(filter(None, found), None)
+
+
+def _check_json(value: Any) -> Any:
+    if found := beyond_json(value):
+        raise ValueError(f"contains {found}, expected text, numbers, lists and dictionaries")
+    return _check_finite(value)
+
+
 _LABEL_VALUE: Final = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 _LABEL_KEY: Final = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -257,7 +279,7 @@ Anything = Annotated[
 ]
 FreeForm = Annotated[
     dict[str, Any],
-    AfterValidator(_check_finite),
+    AfterValidator(_check_json),
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
 ]
 Location = Annotated[Text, AfterValidator(_check_location), WithJsonSchema(_LOCATION_SCHEMA)]

@@ -37,7 +37,7 @@ from hindcast.builder.options import python_names
 from hindcast.builder.replaced import replaced
 from hindcast.builder.resources import BuildPlan, learns_online, plan_of, recording, training
 from hindcast.builder.user_objects import importable, portable, refuse_given
-from hindcast.builder.values import is_filesystem, named_connectors, names_data
+from hindcast.builder.values import copied, is_filesystem, named_connectors, names_data
 from hindcast.errors import SpecError
 from hindcast.user_code import refuse_uncalled
 
@@ -68,7 +68,8 @@ class AlgorithmConfig:
     Attributes:
         algorithm: as given.
 
-    Every option is also an attribute: its value, else the algorithm's default, else None.
+    Every option is also an attribute: its value, else the algorithm's default, else None. Dictionaries, lists and the
+    like are copied when they are given; of a frozen config also when they are read.
     """
 
     default_algorithm: ClassVar[str | None] = None
@@ -77,6 +78,8 @@ class AlgorithmConfig:
     _is_frozen: bool
 
     def __init__(self, algorithm: str | None = None, **given: Any) -> None:
+        if given.get("algo_class", ...) is None:
+            del given["algo_class"]  # RLlib's default
         if given:
             raise SpecError(
                 f"AlgorithmConfig does not take {', '.join(given)}: give the algorithm's name, "
@@ -168,8 +171,12 @@ class AlgorithmConfig:
         return self._take("fault_tolerance", options)
 
     def callbacks(self, *classes: Any, **options: Any) -> Self:
-        """A class of callbacks, or functions: `on_train_result=…`, `on_episode_end=[…, …]`."""
-        return self._take("callbacks", {"callbacks_class": classes[0], **options} if classes else options)
+        """Classes of callbacks, and functions: `on_train_result=…`, `on_episode_end=[…, …]`."""
+        if not classes:
+            return self._take("callbacks", options)
+        given = (*classes, options["callbacks_class"]) if "callbacks_class" in options else classes
+        own = given[0] if len(given) == 1 else list(given)
+        return self._take("callbacks", {**options, "callbacks_class": own})
 
     def multi_agent(self, **options: Any) -> Self:
         """Not available yet."""
@@ -303,14 +310,14 @@ class AlgorithmConfig:
         Args:
             copy_frozen: whether it is frozen; None: as this one is.
         """
-        twin = type(self)(self.algorithm)
-        twin._options = copy.copy(self._options)
+        twin = copy.copy(self)  # without the __init__ of a subclass, which may take other arguments
+        twin._options = copied(self._options)
         twin._is_frozen = self._is_frozen if copy_frozen is None else copy_frozen
         return twin
 
     def to_dict(self) -> dict[str, Any]:
         """The options given, by name, search spaces of Tune as they are: `update_from_dict` takes them back."""
-        options = dict(self._given)
+        options: dict[str, Any] = copied(self._given)
         if "env" in options:
             options["env"] = portable(options["env"])
         if "model_config" in options:
@@ -331,10 +338,12 @@ class AlgorithmConfig:
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value given to an option, else `default`."""
-        return self._options.get(name, default)
+        return self[name] if name in self._options else default
 
     def __getitem__(self, name: str) -> Any:
-        return self._options[name] if name in self._options else default_of(self.algorithm, name)
+        if name not in self._options:
+            return copied(default_of(self.algorithm, name))
+        return copied(self._options[name]) if self._is_frozen else self._options[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.update_from_dict({name: value})
@@ -391,7 +400,7 @@ class AlgorithmConfig:
         }
         for name, value in wanted.items():
             check_name(self.algorithm, method, name, value)
-        self._options.update(wanted)
+        self._options.update(copied(wanted))
         return self
 
 

@@ -13,6 +13,10 @@ from hindcast.builder.options import MODEL, OPTIONS, Option, in_snake_case, is_o
 from hindcast.errors import SpecError
 
 _OF_MODEL = "a field of rl_module(model_config=DefaultModelConfig(...))"
+_OF_OWN: Final = (
+    '; your own options belong to an algorithm of your own, AlgorithmConfig("package.module:Class") '
+    "(docs/algorithms.md)."
+)
 _CALLED: Final = {"learning_rate": "lr", "batch_size": "train_batch_size_per_learner", "discount": "gamma"}
 """Names of other libraries that no spelling leads from to RLlib's."""
 _RLLIBS_DEFAULTS: Final = {
@@ -106,7 +110,7 @@ def method_of(algorithm: str | None, name: str) -> str:
     if name in _CALLED:
         raise SpecError(f"{name} is not an option of a config; did you mean '{_CALLED[name]}'?")
     known = {*_taken(*OPTIONS), *algorithm_options(algorithm)}
-    raise SpecError(f"{name} is not an option of a config{similar(name, known)}")
+    raise SpecError(f"{name} is not an option of a config{similar(name, known) or _OF_OWN}")
 
 
 def check_name(algorithm: str | None, method: str, name: str, value: Any) -> None:

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple
 
-from pydantic.alias_generators import to_snake
+from pydantic.alias_generators import to_camel, to_snake
 
+from hindcast.api.input import PrepareSpec
 from hindcast.api.options import is_custom
 from hindcast.errors import UserError
 
@@ -51,6 +52,11 @@ class Option(NamedTuple):
 MODEL: Final = "DefaultModelConfig"
 MODULE: Final = "RLModuleSpec"
 _PATH: Final = re.compile(r"\bspec((?:\.[A-Za-z]\w*)+)\b(?!\[)")
+_PREPARE: Final = re.compile(
+    rf"(?<![.\w])(?:spec\.input\[\d+\]\.)?prepare\.({'|'.join(map(to_camel, PrepareSpec.model_fields))})\b(?:: (\w+))?"
+)
+_OF_DATA: Final = re.compile(r"`(schema)`|\b(ignoreFinalObservation|actionsNormalized): true\b")
+"""What messages on data call fields of an input, which are not where the whole resource is."""
 _ALGORITHMS: Final = ("config.", "customConfig.")
 """Where a resource has the algorithm's own options."""
 _CLASSES: Final = (MODEL, MODULE)
@@ -134,7 +140,8 @@ def in_python(sentence: str) -> str:
 
     The algorithm is no option: a config's class says it.
     """
-    return _PATH.sub(_option, sentence.removeprefix("spec.algorithm: "))
+    named = _PATH.sub(_option, sentence.removeprefix("spec.algorithm: "))
+    return _OF_DATA.sub(_option_of_data, _PREPARE.sub(_entry_of_prepare, named))
 
 
 @contextmanager
@@ -159,6 +166,16 @@ def _option(found: re.Match[str]) -> str:
     if field.startswith(_ALGORITHMS):
         return in_snake_case(field.partition(".")[2])
     return _BY_FIELD.get(field, found[0])
+
+
+def _entry_of_prepare(found: re.Match[str]) -> str:
+    option, entry = _BY_FIELD["input.prepare"], in_snake_case(found[1])
+    return f'{option}["{entry}"]' if found[2] is None else f'{option}={{"{entry}": "{found[2]}"}}'
+
+
+def _option_of_data(found: re.Match[str]) -> str:
+    option = _BY_FIELD[f"input.{found[1] or found[2]}"]
+    return f"`{option}`" if found[1] else f"{option}=True"
 
 
 def in_snake_case(field: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
+from hindcast.api.base import beyond_json
 from hindcast.api.environment import Named
 from hindcast.api.sentences import nearest
 from hindcast.builder.expressions import comparisons, is_expression
-from hindcast.builder.model_config import model_fields, observation_filter
-from hindcast.builder.module_spec import module_fields
+from hindcast.builder.model_config import DefaultModelConfig, model_fields, observation_filter
+from hindcast.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
 from hindcast.builder.options import OPTIONS
 from hindcast.builder.user_objects import class_path, environment_id, importable
 from hindcast.errors import SpecError
@@ -55,6 +57,32 @@ def plain(value: Any) -> Any:
         return [plain(entry) for entry in value]
     if type(value).__module__ == "numpy":
         return plain(value.tolist())
+    return value
+
+
+def copied(value: Any) -> Any:
+    """The value with its own containers and descriptions of networks; all else that it holds is the same object."""
+    if isinstance(value, dict):
+        twin = copy.copy(value)
+        twin.update({key: copied(entry) for key, entry in value.items()})
+        return twin
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
+    if isinstance(value, list | set):
+        return copy.copy(value)
+    if isinstance(value, DefaultModelConfig | RLModuleSpec | MultiRLModuleSpec):
+        described = copy.copy(value)
+        vars(described).update(copied(vars(value)))
+        return described
+    return value
+
+
+def _env_config(value: Any) -> Any:
+    if isinstance(value, Mapping) and (found := beyond_json(plain(value))):
+        raise SpecError(
+            f"env_config contains {found}, which a resource cannot hold: use it in the function that you give to "
+            "register_env, or give text that the environment finds it by, such as its import path."
+        )
     return value
 
 
@@ -212,10 +240,20 @@ def _data_workers(given: Any) -> dict[str, Any]:
     workers = {_WORKERS[name]: value for name, value in given.items() if name in _WORKERS}
     concurrency = given.get("concurrency")
     if isinstance(concurrency, tuple | list):
+        if len(concurrency) != 2:
+            raise SpecError(
+                f"map_batches_kwargs: concurrency is {concurrency!r}, expected a number, or two: the fewest and the "
+                "most data workers."
+            )
         workers["minReplicas"], workers["maxReplicas"] = concurrency
     elif concurrency is not None:
         workers["replicas"] = concurrency
     return workers
+
+
+def _section(option: str, given: Any) -> dict[str, Any]:
+    """A section of a resource, given as a dictionary of its fields in snake case."""
+    return {to_camel(str(name)): each for name, each in dictionary(option, given).items()}
 
 
 def _replay(given: Any) -> dict[str, Any]:
@@ -344,6 +382,7 @@ def _only(option: str, given: Any, names: Iterable[str]) -> None:
 
 CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "env": environment_id,
+    "env_config": _env_config,
     "observation_space": space,
     "action_space": space,
     "observation_filter": observation_filter,
@@ -360,7 +399,8 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "input_read_method_kwargs": _read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
     "map_batches_kwargs": _data_workers,
-    "sampler": lambda value: {to_camel(name): each for name, each in dictionary("sampler", value).items()},
+    "sampler": partial(_section, "sampler"),
+    "input_prepare": partial(_section, "input_prepare"),
     "replay_buffer_config": _replay,
     "materialize_data": _residency,
     "materialize_mapped_data": _residency,

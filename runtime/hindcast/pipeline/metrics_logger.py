@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from hindcast.api.sentences import nearest
+
 Key = str | tuple[str, ...]
 Dumped = list[tuple[list[str], str, int | None, list[float]]]
 
@@ -21,21 +23,33 @@ _AS_RLLIB: Final[dict[str | None, str]] = {
     None: "mean",
     "ema": "mean",
     "item": "last",
-    "lifetime_sum": "sum",
 }
+_LIFETIME: Final = (
+    'no result holds a sum over the whole training: log with reduce="sum", which is that of one iteration, and add '
+    "these up where you read results"
+)
+_REFUSED: Final[dict[str, str]] = {
+    "ema_coeff": "nothing is smoothed over iterations; leave it out",
+    "percentiles": "there are no percentiles; log each as a metric of its own",
+    "with_throughput": 'there are no throughputs; log_time(...) beside reduce="sum" gives both parts of one',
+}
+"""RLlib's options that ask for what there is not here, and what to do instead."""
+_WITHOUT_EFFECT: Final = ("clear_on_reduce", "throughput_ema_coeff", "reduce_per_index_on_aggregate")
+"""RLlib's deprecated options, which have no effect there either."""
 
 
 class MetricsLogger:
-    """Logs numbers by name under RLlib's names; a result holds what was logged since the one before.
+    """Logs numbers by name under RLlib's names; a result holds what was logged since the one before, and no more.
 
-    A name is text, or a tuple of texts where results are nested.
+    A name is text, or a tuple of texts where results are nested. Unlike RLlib's, means and windows do not go over
+    several results: a checkpoint has nothing to keep of them.
     """
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, ...], tuple[str, int | None, list[float]]] = {}
 
     def log_value(
-        self, key: Key, value: Any, *, reduce: str | None = "mean", window: int | None = None, **_: Any
+        self, key: Key, value: Any, *, reduce: str | None = "mean", window: int | None = None, **others: Any
     ) -> None:
         """Log a number.
 
@@ -43,11 +57,13 @@ class MetricsLogger:
             key: its name.
             value: a number, or an array or tensor of one.
             reduce: "mean" ("ema" is that too), "sum", "min", "max", "item" (the last): what a result holds of several.
-            window: of the last so many alone; None for all since the last result.
+            window: of the last so many alone since the last result; None for all since then.
+            others: RLlib's other options, as far as they ask for nothing.
 
         Raises:
-            ValueError: it is not a number, or there is no such reduction.
+            ValueError: it is not a number, or there is no such reduction or option.
         """
+        _refuse(key, reduce, others)
         reduction = _AS_RLLIB.get(reduce, reduce or "")
         if reduction not in _REDUCTIONS:
             raise ValueError(
@@ -104,6 +120,17 @@ class MetricsLogger:
         for key, reduction, window, values in dumped:
             for value in values:
                 self.log_value(tuple(key), value, reduce=reduction, window=window)
+
+
+def _refuse(key: Key, reduce: str | None, others: Mapping[str, Any]) -> None:
+    """Refuse options of `log_value` that would have no effect."""
+    if reduce == "lifetime_sum" or (reduce == "sum" and others.get("clear_on_reduce") is False):
+        raise ValueError(f"metric {key!r}: {_LIFETIME}")
+    for name, value in others.items():
+        if name not in (*_REFUSED, *_WITHOUT_EFFECT):
+            raise ValueError(f"metric {key!r}: {name} is not an option{nearest(name, ('reduce', 'window'))}")
+        if name in _REFUSED and value is not None and value is not False:
+            raise ValueError(f"metric {key!r}: {name} is {value!r}, but {_REFUSED[name]}")
 
 
 def _parts(key: Key) -> tuple[str, ...]:

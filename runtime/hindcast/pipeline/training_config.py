@@ -39,10 +39,8 @@ class TrainingConfig:
     def __getattr__(self, name: str) -> Any:
         options = self.__dict__.get("_document", {}).get("options", {})
         if name.startswith("__") or name not in options:
-            raise AttributeError(
-                f"the config has no {name!r} here; it has {', '.join(sorted(options))}, observation_space, "
-                "action_space, rl_module_spec"
-            )
+            known = ", ".join([*sorted(options), "observation_space", "action_space", "rl_module_spec"])
+            raise AttributeError(f"the config has no {name!r} here; it has {known}")
         return options[name]
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -177,13 +177,13 @@ def _input(resource: OfflineTraining, index: int, references: References) -> Inp
     where = f"{title(resource)}: spec.input[{index}]"
     source = read_by_rows(resource, resource.spec.input[index], where)
     path = _path(where, source, references)
+    options = training_options(resource, source)
     if not maps_rows(resource, source):
-        return Input(Reading.of(source, path), source.weight, source.top)
+        return Input(Reading.of(source, path, mapper_given=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
             f"{where}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
         )
-    options = training_options(resource, source)
     reading = Reading.of(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
     return Input(reading, source.weight, source.top)
 
@@ -277,6 +277,7 @@ def _of_data(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
         "prelearner_kwargs": dict(resource.spec.pipeline.pre_learner_kwargs),
         "map_batches_kwargs": {},
         "iter_batches_kwargs": {},
+        "dataset_num_iters_per_learner": resource.spec.pipeline.dataset_num_iters_per_learner,
         "materialize_data": False,
         "materialize_mapped_data": False,
     }

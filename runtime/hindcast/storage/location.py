@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.api.base import one_slash
-from hindcast.errors import DataError, StorageError
+from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
@@ -218,11 +218,14 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
         filesystem: a `pyarrow.fs.FileSystem`, an fsspec file system, or an obstore store.
 
     Raises:
+        SpecError: it is no path.
         StorageError: an unknown scheme or one followed by a single slash, a driver that is not installed or fails, or a
             secret in the URI.
     """
     if isinstance(path, Location):
         return path
+    if not isinstance(path, str | os.PathLike):
+        raise SpecError(f"the path is {path!r}, expected text or a pathlib.Path: a file, a folder or a URI.")
     text = os.fspath(path)
     if filesystem is not None:
         return _inside(filesystem, text)
