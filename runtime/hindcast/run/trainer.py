@@ -111,6 +111,15 @@ class Trainer:
     seconds: float = field(default=0.0, init=False)
     busy: int = field(default=0, init=False)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the stop has ended the last iteration before its time: a run that goes on finishes it first."""
+        experience = self.experience
+        return (
+            experience is not None
+            and experience.iterations(self.iteration, self.learner.updates) < self.iteration
+        )
+
     def begin(self) -> None:
         """A new training: the observation filter from the data, or all from `initialCheckpoint`."""
         self.learner.group.broadcast(["begin"])
