@@ -395,7 +395,7 @@ class TestGoingOn:
         assert_same_weights(tmp_path / "whole", tmp_path / "parts")
         whole, parts = results(tmp_path / "whole"), results(tmp_path / "parts")
         assert [line["num_updates_lifetime"] for line in parts] == [30, 60, 90, 100]
-        assert without_times(parts[:1]) == without_times(whole[:1])
+        assert without_times(parts) == without_times(whole)
 
     @pytest.mark.parametrize("keep", [1, 3])
     @pytest.mark.parametrize(
@@ -483,10 +483,7 @@ class TestGoingOn:
                 each["best"] and {**each["best"], "path": Path(each["best"]["path"]).name} for each in said
             ]
             assert best[0] == best[1]
-            lines = [without_times(results(each)) for each in (folder / "parts", whole)]
-            for line in [*lines[0], *lines[1]]:
-                line.pop("learners", None)
-            assert lines[0] == lines[1]
+            assert without_times(results(folder / "parts")) == without_times(results(whole))
             assert_same_weights(folder / "parts", whole)
             assert_same_weights(folder / "parts/test/r1", whole / "test/r1")
 
