@@ -167,6 +167,45 @@ def test_mark_best_says_whether_it_is(run):
     ]
 
 
+def test_a_run_that_goes_on_has_the_best_of_before_its_end(tmp_path):
+    run = Run(str(tmp_path), keep=1)
+    run.store.mark_best(run.train().save(), 1.0)
+    for score in (2.0, 3.0):  # as after a kill, or with another evaluation
+        run.store.mark_best(run.train().save(), score, at_end=True)
+    run.train().save()
+    assert [checkpoint.updates for checkpoint in run.store.all()] == [1, 3, 4]
+    assert (run.store.best().updates, run.store.best_score()) == (3, 3.0)
+    run.store.go_on()
+    assert (run.store.best().updates, run.store.best_score()) == (1, 1.0)
+    run.store.go_on()
+    assert run.store.best_score() == 1.0
+
+
+def test_a_run_that_goes_on_has_no_best_where_only_its_end_was_evaluated(run):
+    run.store.go_on()
+    run.store.mark_best(run.save(), 1.0, at_end=True)
+    run.store.go_on()
+    assert (run.store.best(), run.store.best_score()) == (None, None)
+
+
+def test_scores_measured_in_another_way_are_not_compared(run):
+    run.store.mark_best(run.save(), 90.0, measured="in one episode")
+    later = run.train().save()
+    assert run.store.best_score(measured="in twenty") is None
+    assert not run.store.mark_best(later, 20.0, measured="in one episode")
+    assert run.store.mark_best(later, 20.0, measured="in twenty")
+    assert run.store.best().updates == 4
+
+
+def test_scores_of_earlier_versions_are_compared_by_name(run):
+    run.save()
+    run.store.location.child("best.json").write_bytes(b'{"updates": 3, "score": 90.0, "by": "wis"}')
+    assert run.store.best_score("wis", "in one way") == 90.0
+    assert run.store.best_score("dm", "in one way") is None
+    run.store.go_on()
+    assert run.store.best_score("wis") == 90.0
+
+
 def test_a_protected_checkpoint_stays(tmp_path):
     run = Run(str(tmp_path), keep=1)
     run.train().save()

@@ -94,11 +94,12 @@ def test_whole_episodes_are_played_until_none_is_due(options, updates, timesteps
     assert feed.timesteps_played == timesteps
 
 
-def test_returns_are_told_once():
+def test_returns_are_those_of_an_iteration():
     feed = feed_of()
     feed.next()
     blocks = [block_of([3 + index % 4], 1000 * index) for index in range(4)]
     assert feed.returns() == [block.columns["rewards"].sum() for block in blocks]
+    feed.count_anew()
     assert feed.returns() == []
 
 

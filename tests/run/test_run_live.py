@@ -51,6 +51,22 @@ def test_a_sampler_alone_trains_in_the_environment(tmp_path: Path) -> None:
     assert second["num_env_steps_trained_lifetime"] == 16 * 16
 
 
+def test_an_iteration_that_an_earlier_stop_cut_short_counts_its_episodes_once(tmp_path: Path) -> None:
+    for folder, ends in (("whole", [16]), ("parts", [3, 11, 16])):
+        for end in ends:
+            train(playing(tmp_path / folder, stop={"updates": end}))
+    whole, parts = (
+        [
+            (line["env_runners"], line["learners"], line["num_env_steps_sampled_lifetime"])
+            for line in map(
+                orjson.loads, (tmp_path / each / "test/r1/results.jsonl").read_text().splitlines()
+            )
+        ]
+        for each in ("whole", "parts")
+    )
+    assert parts == whole
+
+
 def test_timesteps_to_stop_at_are_those_trained(tmp_path: Path) -> None:
     assert train(playing(tmp_path, stop={"timesteps": 160})).metrics["updates"] == 10
 

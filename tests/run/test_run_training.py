@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from hindcast.api import spec_hash
+from hindcast.api import OfflineTraining, spec_hash
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -28,6 +28,7 @@ from hindcast.pipeline.offline_data import Source
 from hindcast.report.results import ResultsLog
 from hindcast.run.claim import claim, claimed_hashes, first_learners
 from hindcast.run.offline import offline_trainer
+from hindcast.run.stopping import measurement
 from hindcast.run.trainer import Trainer
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
@@ -394,7 +395,97 @@ class TestGoingOn:
         assert_same_weights(tmp_path / "whole", tmp_path / "parts")
         whole, parts = results(tmp_path / "whole"), results(tmp_path / "parts")
         assert [line["num_updates_lifetime"] for line in parts] == [30, 60, 90, 100]
-        assert without_times(parts[:1]) == without_times(whole[:1])
+        assert without_times(parts) == without_times(whole)
+
+    @pytest.mark.parametrize("keep", [1, 3])
+    @pytest.mark.parametrize(
+        "evaluation",
+        [
+            {"duration": 5},
+            {"interval": 1, "duration": 5},
+            {"interval": 2, "duration": 5},
+            {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True}},
+            {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True, "interval": 1}},
+        ],
+        ids=["at the end", "of each", "of every other", "estimated at the end", "estimated of each"],
+    )
+    def test_forgets_what_only_the_end_evaluated(
+        self, tmp_path: Path, walks: Path, evaluation: dict[str, Any], keep: int
+    ) -> None:
+        # 8 and 16 end with an iteration, the others in one; 10 is better than all of these.
+        self.assert_as_whole(tmp_path, walks, (6, 8, 10, 16), evaluation, keep)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("keep", [1, 3])
+    @pytest.mark.parametrize("interval", [1, 2])
+    def test_repeats_the_evaluation_that_an_iteration_cut_short_used(
+        self, tmp_path: Path, walks: Path, interval: int, keep: int
+    ) -> None:
+        evaluation = {"interval": interval, "duration": 5, "parallelToTraining": True}
+        self.assert_as_whole(tmp_path, walks, (6, 8, 11), evaluation, keep)
+
+    @pytest.mark.parametrize("raised", [6, 14])
+    @pytest.mark.parametrize(
+        "evaluation",
+        [{"duration": 5}, {"interval": 1, "duration": 5}],
+        ids=["at the end", "of each"],
+    )
+    def test_after_a_kill_at_the_end_is_as_if_there_was_none(
+        self,
+        tmp_path: Path,
+        walks: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        evaluation: dict[str, Any],
+        raised: int,
+    ) -> None:
+        """Before the last weights are marked, and after."""
+        mark, calls, last = CheckpointStore.mark_best, iter(range(99)), int("interval" in evaluation)
+
+        def killed(*given: Any, **named: Any) -> bool:
+            number = next(calls)
+            is_best = number != last and mark(*given, **named)
+            if number >= last:
+                raise KeyboardInterrupt
+            return is_best
+
+        for _ in range(2):
+            with monkeypatch.context() as kill, pytest.raises(KeyboardInterrupt):
+                kill.setattr(CheckpointStore, "mark_best", killed)
+                train(self.evaluated(tmp_path / "parts", walks, 6, evaluation))
+        self.assert_as_whole(tmp_path, walks, (raised,), evaluation)
+
+    def evaluated(
+        self, folder: Path, data: Path, updates: int, evaluation: dict[str, Any], keep: int = 3
+    ) -> OfflineTraining:
+        """A training in iterations of 4 updates, of which each makes another policy."""
+        return training(
+            folder,
+            data,
+            environment=WALK,
+            config={"lr": 0.05, "trainBatchSizePerLearner": 32},
+            pipeline={"datasetNumItersPerLearner": 4},
+            evaluation=evaluation,
+            checkpoint={"keep": keep},
+            stop={"updates": updates},
+        )
+
+    def assert_as_whole(
+        self, folder: Path, data: Path, ends: Sequence[int], evaluation: dict[str, Any], keep: int = 3
+    ) -> None:
+        """That a training that is raised to each of these ends is at each as if it had been asked for that one."""
+        for end in ends:
+            whole = folder / f"to {end}"
+            said = [
+                train(self.evaluated(each, data, end, evaluation, keep)).metrics
+                for each in (folder / "parts", whole)
+            ]
+            best = [
+                each["best"] and {**each["best"], "path": Path(each["best"]["path"]).name} for each in said
+            ]
+            assert best[0] == best[1]
+            assert without_times(results(folder / "parts")) == without_times(results(whole))
+            assert_same_weights(folder / "parts", whole)
+            assert_same_weights(folder / "parts/test/r1", whole / "test/r1")
 
     def test_after_an_interruption(self, tmp_path: Path, numbered: Path, reporter: MemoryReporter) -> None:
         train(training(tmp_path / "whole", numbered, stop={"updates": 100}))
@@ -410,6 +501,44 @@ class TestGoingOn:
         evaluation = {"interval": 1, "duration": 2}
         train(training(tmp_path, walks, stop={"iterations": 2}, evaluation=evaluation, **folder))
         assert ["evaluation" in line for line in results(tmp_path)] == [False, True]
+
+    @pytest.mark.parametrize(
+        ("first", "then"),
+        [
+            ({"interval": 1, "duration": 1}, {"interval": 1, "duration": 20, "explore": True}),
+            (
+                {"offline": {"heldOut": 0.4, "interval": 1, "estimates": ["dm"], "modelUpdates": 300}},
+                {
+                    "offline": {
+                        "heldOut": 0.4,
+                        "interval": 1,
+                        "estimates": ["dm"],
+                        "modelUpdates": 300,
+                        "gamma": 0,
+                    }
+                },
+            ),
+        ],
+        ids=["returns", "estimates"],
+    )
+    def test_with_another_evaluation_chooses_among_those_measured_by_it(
+        self, tmp_path: Path, walks: Path, first: dict[str, Any], then: dict[str, Any]
+    ) -> None:
+        before = train(self.evaluated(tmp_path, walks, 12, first)).metrics["best"]
+        after = train(self.evaluated(tmp_path, walks, 20, then)).metrics["best"]
+        assert before["score"] > after["score"]
+        assert find_checkpoint(after["path"]).updates > 12
+
+    def test_with_another_evaluation_forgets_what_a_kill_left_unmarked(
+        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as kill, pytest.raises(KeyboardInterrupt):
+            kill.setattr(CheckpointStore, "mark_best", Mock(side_effect=KeyboardInterrupt))
+            train(self.evaluated(tmp_path, walks, 12, {"interval": 1, "duration": 1}))
+        monkeypatch.setattr(Trainer, "iterate", Mock(side_effect=Interrupted))
+        with pytest.raises(Interrupted):
+            train(self.evaluated(tmp_path, walks, 12, {"interval": 1, "duration": 20}))
+        assert CheckpointStore(resolve(tmp_path / "test/r1/checkpoints")).best() is None
 
     def test_to_an_end_that_was_reached_before_makes_no_update(self, tmp_path: Path, numbered: Path) -> None:
         train(training(tmp_path, numbered, stop={"updates": 60}))
@@ -702,6 +831,39 @@ class TestInitialCheckpoint:
     def test_that_is_not_there(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(DataError, match=r"spec\.initialCheckpoint: .*nowhere"):
             self.start(tmp_path / "runs", walks, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "equal", "other"),
+    [
+        (
+            {"interval": 2},
+            {"interval": 5, "parallelToTraining": True, "runners": 2, "duration": 10},
+            [
+                {"interval": 2, **given}
+                for given in ({"duration": 20}, {"explore": True}, {"customFunction": "toy_pipeline:judge"})
+            ],
+        ),
+        (
+            {"offline": {"heldOut": 0.4, "estimates": ["dm"]}},
+            {"offline": {"heldOut": 0.4, "estimates": ["dm", "is"], "interval": 3}, "duration": 20},
+            [
+                {"offline": {"heldOut": 0.4, "estimates": ["dm"], **given}}
+                for given in ({"gamma": 0.5}, {"explore": True}, {"clip": 2}, {"modelUpdates": 5})
+            ],
+        ),
+    ],
+    ids=["return", "estimate"],
+)
+def test_how_a_metric_is_measured_does_not_depend_on_when_or_where(
+    tmp_path: Path, evaluation: dict[str, Any], equal: dict[str, Any], other: list[dict[str, Any]]
+) -> None:
+    words = [
+        measurement(training(tmp_path, "data", environment=WALK, evaluation=given).spec)
+        for given in (evaluation, equal, *other)
+    ]
+    assert words[0] == words[1]
+    assert len(set(words)) == 1 + len(other)
 
 
 def evaluations(folder: Path) -> dict[int, tuple[int, dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Any
 
 from hindcast.api.base import EXTENDABLE, FIXED, LOCATION, OPERATIONAL, Model
@@ -30,6 +31,11 @@ def course_hash(resource: OfflineRecording | OfflineTraining) -> str:
     return _hash(resource, course_of(resource))
 
 
+def part_hash(part: Model, without: Collection[str]) -> str:
+    """16 hex digits over the run-defining fields of a part of a spec, but those named `without`, as YAML has them."""
+    return _digest({name: value for name, value in _defining(part).items() if name not in without})
+
+
 def course_of(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
     """What `course_hash` is of: the fields that are not at their defaults, as YAML has them; fixed ones by path."""
     course = _defining(resource.spec)
@@ -41,7 +47,10 @@ def course_of(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
 
 
 def _hash(resource: OfflineRecording | OfflineTraining, defining: dict[str, Any]) -> str:
-    content = {"kind": resource.kind, "spec": defining}
+    return _digest({"kind": resource.kind, "spec": defining})
+
+
+def _digest(content: dict[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

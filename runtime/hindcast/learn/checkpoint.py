@@ -172,28 +172,67 @@ class CheckpointStore:
         return next((found for updates in reversed(self._numbers()) if (found := self._at(updates))), None)
 
     def best(self) -> Checkpoint | None:
-        """The checkpoint that `mark_best` named last, while it is there."""
+        """The checkpoint that is marked as the best, while it is there."""
         best = self._best()
         return self._at(best.updates) if best else None
 
-    def best_score(self, by: str = EPISODE_RETURN_MEAN) -> float | None:
-        """Its score; None where it is another figure's than `by`."""
+    def best_score(self, by: str = EPISODE_RETURN_MEAN, measured: str | None = None) -> float | None:
+        """Its score; None where it is another figure's than `by`, or was measured in another way."""
         best = self._best()
-        return best.score if best is not None and best.by == by else None
+        if best is None or best.by != by:
+            return None
+        return best.score if None in (measured, best.measured) or best.measured == measured else None
 
-    def mark_best(self, checkpoint: Checkpoint, score: float, by: str = EPISODE_RETURN_MEAN) -> bool:
+    def mark_best(
+        self,
+        checkpoint: Checkpoint,
+        score: float,
+        by: str = EPISODE_RETURN_MEAN,
+        measured: str | None = None,
+        *,
+        at_end: bool = False,
+    ) -> bool:
         """Note an evaluation's score; True if it beats the best so far, which this checkpoint then is.
 
         Args:
             checkpoint: that was evaluated.
             score: more is better.
             by: name of the figure; scores of another figure are not compared.
+            measured: a word for how it was measured; scores measured in another way are not compared either.
+            at_end: it would not have been evaluated if the run had not ended here, see `go_on`.
         """
-        best = self.best_score(by)
+        best = self.best_score(by, measured)
         if not math.isfinite(score) or (best is not None and score <= best):
             return False
-        self.location.child(BEST).write_bytes(dump(Best(updates=checkpoint.updates, score=score, by=by)))
+        before = self._before_end() if at_end else None
+        self._mark(
+            Best(
+                updates=checkpoint.updates,
+                score=score,
+                by=by,
+                measured=measured,
+                at_end=at_end,
+                before=before,
+            )
+        )
         return True
+
+    def go_on(self) -> None:
+        """Forget what was marked at the end of the run, which now goes on: the best is what it was before."""
+        best = self._best()
+        if best is None or not best.at_end:
+            return
+        if best.before is None:
+            self.location.child(BEST).delete()
+        else:
+            self._mark(best.before)
+
+    def _before_end(self) -> Best | None:
+        best = self._best()
+        return best.before if best is not None and best.at_end else best
+
+    def _mark(self, best: Best) -> None:
+        self.location.child(BEST).write_bytes(dump(best))
 
     def _best(self) -> Best | None:
         file = self.location.child(BEST)
@@ -212,7 +251,8 @@ class CheckpointStore:
     def _prune(self, protected: Collection[int]) -> None:
         best, numbers = self._best(), self._numbers()
         complete = [updates for updates in numbers if self._folder(updates).child(RECORD).exists()]
-        kept = {*complete[-self._keep :], *protected, best.updates if best else -1}
+        marked = {mark.updates for mark in (best, best and best.before) if mark is not None}
+        kept = {*complete[-self._keep :], *protected, *marked}
         for updates in numbers:
             if updates not in kept:
                 folder = self._folder(updates)

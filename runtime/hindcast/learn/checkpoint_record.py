@@ -74,11 +74,17 @@ class Best(_Json):
         updates: of the checkpoint.
         score: its figure.
         by: name of the figure.
+        measured: a word for how it was measured; None of earlier versions, which did not say.
+        at_end: it was marked where the run ended, which a run that goes on from there would not have done.
+        before: the mark that this one replaced at the end, and that holds again when the run goes on.
     """
 
     updates: int
     score: float
     by: str = EPISODE_RETURN_MEAN
+    measured: str | None = None
+    at_end: bool = False
+    before: Best | None = None
 
 
 Record = TypeVar("Record", bound=_Json)

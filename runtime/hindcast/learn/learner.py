@@ -130,11 +130,14 @@ class Learner:
             return None
         return self.group.whole(priorities, len(priorities) * timesteps // own)
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, *, keep: bool = False) -> dict[str, float]:
         """Means since the last call; starts again.
 
         The algorithm's own, and `total_loss`, the sum of an update's losses, `gradient_norm` and `learning_rate`; of
         several optimisers also `total_loss/<name>`, and the other two as `gradient_norm/<name>` and so on.
+
+        Args:
+            keep: do not start again: no update follows here, and a run that goes on from the checkpoint adds to them.
 
         Raises:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
@@ -144,7 +147,8 @@ class Learner:
             self._watch.refuse(self.updates)
         self.merge()
         means = self._metrics.means()
-        self._metrics = self._new_sums()
+        if not keep:
+            self._metrics = self._new_sums()
         for name, optimiser in self._optimisers.items():
             means[self._label("learning_rate", name)] = optimiser.lr
         return means

@@ -125,9 +125,12 @@ class LiveFeed(DrawsFeed):
         self._returns = list(state["returns"])
 
     def returns(self) -> list[float]:
-        """Returns of the episodes played since the last call; a checkpoint holds those not collected yet."""
-        found, self._returns = self._returns, []
-        return found
+        """Returns of the episodes played since `count_anew`; a checkpoint holds them."""
+        return list(self._returns)
+
+    def count_anew(self) -> None:
+        """Begin an iteration, with no episodes yet."""
+        self._returns = []
 
     def close(self) -> None:
         self._built = None

@@ -225,7 +225,11 @@ class OfflineData(Feed):
     def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
         """Begin or resume an iteration after so many updates; how many batches are left of it."""
         self._waited = self._feed.metrics()["data_wait_seconds"]
-        return self.updates_per_iteration - updates % self.updates_per_iteration
+        done = updates % self.updates_per_iteration
+        if not done:
+            for feed in self._live_feeds:
+                feed.count_anew()
+        return self.updates_per_iteration - done
 
     def iterations(self, iteration: int, updates: int) -> int:
         """Iterations finished; one that an earlier, lower stop cut short is resumed."""

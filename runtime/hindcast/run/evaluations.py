@@ -29,7 +29,7 @@ from hindcast.report.results import ITERATION, Result
 from hindcast.run.claim import title
 from hindcast.run.groups import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.placement import HERE, Placement
-from hindcast.run.stopping import followed, is_due
+from hindcast.run.stopping import followed, is_due, measurement
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.user_code import Misuse, calling, definition, import_object
 
@@ -73,6 +73,7 @@ class Evaluations:
         self._reporter = reporter
         self._callbacks = callbacks or TrainingCallbacks()
         self._pending: Pending | None = None
+        self._measured = measurement(resource.spec)
         self._workers: EvaluationWorkers | None = None
         self.processes = 0
         if self._spec is None:
@@ -141,7 +142,8 @@ class Evaluations:
         result = self._ended(pending.iteration, self._of_report(report))
         checkpoint = next((found for found in self._store.all() if found.updates == pending.updates), None)
         if checkpoint is not None and followed(self._resource.spec) == EPISODE_RETURN_MEAN:
-            self._store.mark_best(checkpoint, result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN])
+            score = result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN]
+            self._store.mark_best(checkpoint, score, measured=self._measured)
         return result
 
     def close(self) -> None:

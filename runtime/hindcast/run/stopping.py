@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hindcast.api.hashing import part_hash
 from hindcast.api.recording import TrainStop
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
 from hindcast.names import EPISODE_RETURN_MEAN
@@ -16,6 +17,8 @@ ESTIMATED_RETURN: Final = "estimated_return"
 VALIDATION_LOSS: Final = "validation_loss"
 PATIENCE: Final = 10
 """Evaluations in a row without a value to stop by, after which a training that nothing else stops is ended."""
+_NOT_OF_A_RETURN: Final = ("interval", "parallelToTraining", "envsPerRunner", "referenceReturns", "offline")
+_NOT_OF_AN_ESTIMATE: Final = ("interval", "estimates")
 
 
 def followed(spec: OfflineTrainingSpec) -> str:
@@ -26,6 +29,17 @@ def followed(spec: OfflineTrainingSpec) -> str:
     if played is not None and (played.interval is not None or not estimates):
         return EPISODE_RETURN_MEAN
     return estimates[0] if estimates else ""
+
+
+def measurement(spec: OfflineTrainingSpec) -> str:
+    """A word for how the followed metric is measured: values of it are compared only where it is the same.
+
+    When an evaluation comes, and where it runs, changes nothing of what it gives.
+    """
+    by = followed(spec)
+    if by == EPISODE_RETURN_MEAN and spec.evaluation is not None:
+        return part_hash(spec.evaluation, _NOT_OF_A_RETURN)
+    return part_hash(spec.offline, _NOT_OF_AN_ESTIMATE) if by and spec.offline is not None else ""
 
 
 def is_due(interval: int | None, iteration: int, at_end: bool) -> bool:

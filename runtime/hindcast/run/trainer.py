@@ -111,6 +111,15 @@ class Trainer:
     seconds: float = field(default=0.0, init=False)
     busy: int = field(default=0, init=False)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the stop has ended the last iteration before its time: a run that goes on finishes it first."""
+        experience = self.experience
+        return (
+            experience is not None
+            and experience.iterations(self.iteration, self.learner.updates) < self.iteration
+        )
+
     def begin(self) -> None:
         """A new training: the observation filter from the data, or all from `initialCheckpoint`."""
         self.learner.group.broadcast(["begin"])
@@ -136,7 +145,8 @@ class Trainer:
         begun = time.monotonic()
         try:
             with torch_threads(threads_for(learner.nets, experience.timesteps_per_batch, self.busy)):
-                last = min(first + experience.start(self.iteration, first), self.most_updates)
+                whole = first + experience.start(self.iteration, first)
+                last = min(whole, self.most_updates)
                 while learner.updates < last:
                     learner.group.agree(check)
                     priorities = learner.update(experience.next(), experience.timesteps_per_batch)
@@ -147,7 +157,7 @@ class Trainer:
             raise
         finally:
             self.seconds += time.monotonic() - begun
-        metrics = learner.metrics()
+        metrics = learner.metrics(keep=last < whole)  # cut short by the stop
         seconds = time.monotonic() - begun
         found = experience.end(metrics)
         found["timers"]["update_s"] = seconds - sum(found["timers"].values())

@@ -41,6 +41,7 @@ from hindcast.run.stopping import (
     VALIDATION_LOSS,
     EndlessGuard,
     followed,
+    measurement,
     metric,
     nearest_stop,
     own_metric,
@@ -89,6 +90,8 @@ class TrainingRun:
         self._group = group or Group()
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._followed = followed(resource.spec)
+        self._measured = measurement(resource.spec)
+        self._collected: int | None = None
         self._verdict: str | None = None
         self._latest: dict[str, float] = {}
         self._noted: set[str] = set()
@@ -180,22 +183,37 @@ class TrainingRun:
         claim(self._folder, self._resource, is_worth_keeping=True)
         self._callbacks.call("on_algorithm_init")
         self._callbacks.call("on_checkpoint_loaded")
-        score = latest.training.metrics.get(self._followed)
-        if score is not None:  # it may have been killed before it said so
-            self._store.mark_best(latest, score, self._followed)
+        self._mark_again(trainer, latest)
         self._reporter.note(
             self._name, f"resuming at update {latest.updates:,} (iteration {trainer.iteration})"
         )
         evaluating = latest.training.counters.get("evaluating")
-        if evaluating is not None and evaluations.runs_in_parallel:
+        if trainer.is_cut:  # and still at its end
+            self._collected = evaluating
+        elif evaluating is not None and evaluations.runs_in_parallel:
             weights = next((found for found in self._store.all() if found.updates == evaluating), latest)
             evaluations.launch(Policy.load(weights.location), weights.training.iteration, weights.updates)
+
+    def _mark_again(self, trainer: Trainer, latest: Checkpoint) -> None:
+        """Note what the evaluation of the latest weights gave: the run may have been killed before it did."""
+        score, measured = (
+            latest.training.metrics.get(self._followed),
+            latest.training.counters.get("measured"),
+        )
+        if score is None or measured not in (None, self._measured):
+            return
+        if trainer.iteration < latest.training.iteration:  # cut short then, it is finished now
+            return
+        self._store.mark_best(latest, score, self._followed, self._measured, at_end=trainer.is_cut)
 
     def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
         stop, every = self._resource.spec.stop, self._resource.spec.checkpoint.every
         result = log.results[-1] if log.results else None
         guard = EndlessGuard(self._resource.spec)
-        while result is None or not reached(stop, result):
+        ended = result is not None and reached(stop, result)
+        if not ended:
+            self._store.go_on()
+        while not ended:
             try:
                 result = trainer.iterate(self._interruption.check)
             except Interrupted:
@@ -205,6 +223,7 @@ class TrainingRun:
                     "run the same command again to resume."
                 ) from None
             begun = time.monotonic()
+            self._collected = evaluations.pending_updates
             played, judged = self._evaluated(trainer, evaluations)
             result = with_evaluation(result, played, judged)
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
@@ -216,6 +235,7 @@ class TrainingRun:
             if judged is not None and (why := guard.why_endless(judged)):
                 trainer.save(self._store, evaluating=evaluations.pending_updates)
                 raise SpecError(f"{self._name} was stopped at iteration {trainer.iteration}: {why}")
+            ended = reached(stop, result)
 
     def _evaluated(
         self, trainer: Trainer, evaluations: Evaluations, at_end: bool = False
@@ -223,7 +243,12 @@ class TrainingRun:
         """What evaluations give now, in the environment and by held-out episodes; None of those that are not due."""
         iteration, held_out = trainer.iteration, trainer.held_out
         played = evaluations.collect()
-        if evaluations.due(iteration, at_end) and (at_end or not evaluations.runs_in_parallel):
+        is_due = evaluations.due(iteration, at_end)
+        if (
+            evaluations.runs_in_parallel
+        ):  # that of an iteration cut short has no training to run in parallel to
+            is_due = at_end and (is_due or (trainer.is_cut and evaluations.due(iteration)))
+        if is_due:
             played = evaluations.now(trainer.policy, iteration)
         if held_out is None or not held_out.due(iteration, at_end):
             return played, None
@@ -231,25 +256,25 @@ class TrainingRun:
 
     def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
         """Checkpoint, where one is due or an evaluation needs it; begin the evaluation in parallel to training."""
-        launches = evaluations.runs_in_parallel and evaluations.due(trainer.iteration)
+        launches = evaluations.runs_in_parallel and evaluations.due(trainer.iteration) and not trainer.is_cut
         if launches:
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
         if launches or self._is_better(result) or trainer.iteration % every == 0:
-            self._mark_best(self._save(trainer, evaluations, result), result)
+            self._mark_best(self._save(trainer, evaluations, result), result, at_end=trainer.is_cut)
 
     def _is_better(self, result: Result) -> bool:
         """Whether the weights after this iteration are better than those of all checkpoints."""
         score = own_metric(result, self._followed)
         if score is None:
             return False
-        best = self._store.best_score(self._followed)
+        best = self._store.best_score(self._followed, self._measured)
         return best is None or score > best
 
-    def _mark_best(self, checkpoint: Checkpoint, result: Result) -> None:
+    def _mark_best(self, checkpoint: Checkpoint, result: Result, *, at_end: bool) -> None:
         """Note what an evaluation of the checkpoint's weights gave, if it came with the result."""
         score = own_metric(result, self._followed)
         if score is not None:
-            self._store.mark_best(checkpoint, score, self._followed)
+            self._store.mark_best(checkpoint, score, self._followed, self._measured, at_end=at_end)
 
     def _judge(self, held_out: HeldOut, iteration: int) -> Result:
         """What held-out episodes say of the weights as they are."""
@@ -275,7 +300,15 @@ class TrainingRun:
         score = own_metric(result, self._followed)
         if score is not None:
             metrics[self._followed] = score
-        return trainer.save(self._store, metrics, evaluating=evaluations.pending_updates)
+        evaluating = self._evaluating(trainer, evaluations)
+        return trainer.save(self._store, metrics, evaluating=evaluating, measured=self._measured)
+
+    def _evaluating(self, trainer: Trainer, evaluations: Evaluations) -> int | None:
+        """Updates of the weights whose evaluation a run that goes on from here begins again.
+
+        Where the stop cut the iteration short, it is the one that its result used: the whole iteration's will use it.
+        """
+        return self._collected if trainer.is_cut else evaluations.pending_updates
 
     def _finish(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
         """Collect what is under evaluation, keep the last weights, and say how it ended.
@@ -284,7 +317,7 @@ class TrainingRun:
         """
         last = log.results[-1]
         # A run that is resumed after a kill, or extended, repeats the evaluation under way.
-        evaluating = evaluations.pending_updates
+        evaluating = self._evaluating(trainer, evaluations)
         played, judged = self._evaluated(trainer, evaluations, at_end=True)
         checkpoint = trainer.save(self._store, last["learners"]["default_policy"], evaluating=evaluating)
         line = with_evaluation({ITERATION: trainer.iteration}, played, judged)
@@ -292,7 +325,7 @@ class TrainingRun:
             log.append(line)
             self._remember(line)
             self._reporter.progress(self._progress(last))
-            self._mark_best(checkpoint, line)
+            self._mark_best(checkpoint, line, at_end=True)
         best = self._store.best()
         Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
         return {
@@ -312,7 +345,7 @@ class TrainingRun:
         """The best checkpoint, with the figure that it is the best by."""
         if best is None:
             return None
-        score = self._store.best_score(self._followed)
+        score = self._store.best_score(self._followed, self._measured)
         return {"path": str(best.location), "score": score, "by": self._followed or None}
 
     def _remember(self, result: Result) -> None:
