@@ -196,10 +196,8 @@ class TrainingRun:
 
     def _mark_again(self, trainer: Trainer, latest: Checkpoint) -> None:
         """Note what the evaluation of the latest weights gave: the run may have been killed before it did."""
-        score, measured = (
-            latest.training.metrics.get(self._followed),
-            latest.training.counters.get("measured"),
-        )
+        score = latest.training.metrics.get(self._followed)
+        measured = latest.training.counters.get("measured")
         if score is None or measured not in (None, self._measured):
             return
         if trainer.iteration < latest.training.iteration:  # cut short then, it is finished now
@@ -244,9 +242,8 @@ class TrainingRun:
         iteration, held_out = trainer.iteration, trainer.held_out
         played = evaluations.collect()
         is_due = evaluations.due(iteration, at_end)
-        if (
-            evaluations.runs_in_parallel
-        ):  # that of an iteration cut short has no training to run in parallel to
+        if evaluations.runs_in_parallel:
+            # That of an iteration cut short has no training to run in parallel to.
             is_due = at_end and (is_due or (trainer.is_cut and evaluations.due(iteration)))
         if is_due:
             played = evaluations.now(trainer.policy, iteration)
