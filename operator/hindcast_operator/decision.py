@@ -13,10 +13,11 @@ from hindcast.api.status import Status
 class CreateAttempt:
     """Create what is missing of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
 
-    Idempotent. The Role then names this attempt's ConfigMap only.
+    Idempotent. What exists of it, and was made for an earlier attempt or spec, is brought up to date: the Role then
+    names this attempt's ConfigMap only, the RoleBinding its account.
 
     Attributes:
-        resource: `manifests.effective` of the user's, with the defaults that this revision started with.
+        resource: `manifests.effective` of the user's, with the defaults that this revision keeps.
     """
 
     resource: OfflineRecording | OfflineTraining

@@ -51,7 +51,7 @@ ALLOWED = {
     "configmaps": "get list watch create patch delete",
     "serviceaccounts": "get create",
     "roles": "get create patch",
-    "rolebindings": "get create",
+    "rolebindings": "get create patch",
     "pods": "get list watch",
     "events": "list",
 }

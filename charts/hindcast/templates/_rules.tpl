@@ -27,11 +27,8 @@
   resources: [serviceaccounts]
   verbs: [get, create]
 - apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles]
+  resources: [roles, rolebindings]
   verbs: [get, create, patch]
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [rolebindings]
-  verbs: [get, create]
 # Why an attempt does not start, or died.
 - apiGroups: [""]
   resources: [pods]

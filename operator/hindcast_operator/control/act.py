@@ -125,28 +125,32 @@ class Applier:
         kind, name = kinds.BY_NAME[manifest["kind"]], manifest["metadata"]["name"]
         namespace = resource.key.namespace
         child = self._cache.child(kind, namespace, name)
-        if child is not None and _is_current(child, resource):
+        exists = child is not None and _is_current(child, resource)
+        if exists and kind is kinds.RAY_JOB:
             return
-        try:
-            found = await self._api.create(kind, namespace, manifest)
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            found = await self._adopt(resource, kind, manifest)
+        found = await (self._adopt if exists else self._made)(resource, kind, manifest)
         if kind in kinds.WATCHED:
             self._put_child(kind, found)
 
+    async def _made(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._api.create(kind, resource.key.namespace, manifest)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            return await self._adopt(resource, kind, manifest)
+
     async def _adopt(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The object that has the name already, if it is ours."""
+        """The object that has the name already, if it is ours; brought up to date where it was made for another spec."""
         namespace, name = resource.key.namespace, manifest["metadata"]["name"]
         found = await self._api.get(kind, namespace, name)
         if found is None:
             raise NotYet(f"{kind.name} {name} has just been deleted")
         match ownership(found, resource):
-            case "ours" if kind is kinds.ROLE and found.get("rules") != manifest["rules"]:
+            case "ours" if _is_out_of_date(found, manifest):
                 metadata = manifest["metadata"] | {"uid": found["metadata"]["uid"]}
                 return await self._api.apply(
-                    "apply-role", kind, namespace, name, manifest | {"metadata": metadata}
+                    f"apply-{kind.name.lower()}", kind, namespace, name, manifest | {"metadata": metadata}
                 )
             case "ours":
                 return found
@@ -194,6 +198,14 @@ class Applier:
 def _is_current(child: Child, resource: Resource) -> bool:
     """Whether an object is the resource's own and is not being deleted."""
     return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
+
+
+def _is_out_of_date(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """Whether a Role, RoleBinding or ConfigMap is not what the attempt needs. A RayJob is never changed by this."""
+    if any(found.get(part) != manifest[part] for part in ("rules", "subjects") if part in manifest):
+        return True
+    data = found.get("data") or {}
+    return any(data.get(key) != text for key, text in manifest.get("data", {}).items())
 
 
 def _event(resource: Resource, event: Event) -> dict[str, object]:
