@@ -88,10 +88,21 @@ def _pinned(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
     if not attempts:
         return defaults
     used: Mapping[str, Any] = attempts[0].inputs.get(DEFAULTS_KEY, {})
-    pinned = {"storage_root": used.get("storageRoot", defaults.storage_root)}
+    pinned: dict[str, Any] = {"storage_root": used.get("storageRoot", defaults.storage_root)}
     if any(run.heard for run in attempts):
-        pinned |= {"image": used.get("image"), "ray_version": used.get("rayVersion")}
+        cluster = defaults.cluster.model_copy(update={"image": None, "ray_version": None})
+        pinned |= {"image": used.get("image"), "ray_version": used.get("rayVersion"), "cluster": cluster}
     return defaults.model_copy(update={name: value for name, value in pinned.items() if value is not None})
+
+
+def _used(defaults: Defaults) -> dict[str, Any]:
+    """The defaults that stay as they are within a revision, for the entry of an attempt."""
+    used = {
+        "image": defaults.cluster.image or defaults.image,
+        "rayVersion": defaults.cluster.ray_version or defaults.ray_version,
+        "storageRoot": defaults.storage_root,
+    }
+    return {name: value for name, value in used.items() if value is not None}
 
 
 # -- changes of the spec at the same revision ---------------------------------------------------------------
@@ -161,10 +172,7 @@ def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
 
 
 def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dict[str, Any]:
-    """Inputs for a new attempt's entry: those of the revision's previous attempt, or else the references now.
-
-    With them the defaults that stay as they are within a revision.
-    """
+    """Inputs for a new attempt's entry: those of the revision's previous attempt, or else the references now."""
     if previous is not None:
         given = {key: previous.inputs[key] for key in input_names(previous)}
     else:
@@ -175,8 +183,7 @@ def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dic
             for entry in facts.references
             if entry.input is not None
         }
-    used = {"image": defaults.image, "rayVersion": defaults.ray_version, "storageRoot": defaults.storage_root}
-    return {**given, DEFAULTS_KEY: {name: value for name, value in used.items() if value is not None}}
+    return {**given, DEFAULTS_KEY: _used(defaults)}
 
 
 def _not_ready(reference: ReferenceFacts) -> tuple[Reason, str]:
@@ -202,20 +209,43 @@ def new_run(
     facts: Facts, revision: Revision, number: int, previous: RunStatus | None, now: datetime
 ) -> RunStatus:
     """The entry of an attempt that is about to be created; `previous` is the revision's attempt before it."""
-    resource = revision.resource
-    assert resource is not None and revision.spec_hash is not None, "no attempt without a valid spec"
-    learners = resource.spec.learners.replicas if isinstance(resource, OfflineTraining) else None
+    assert revision.spec_hash is not None, "no attempt without a valid spec"
+    taken = _taken(facts, revision)
+    if previous is not None:
+        taken["first_learners"] = previous.first_learners
     return RunStatus(
         revision=revision.number,
         attempt=number,
         child=child_name(facts.kind, facts.name, revision.number, number),
-        spec_hash=revision.spec_hash,
-        course_hash=revision.course_hash,
-        image=resource.spec.cluster.image,
         inputs=_inputs(facts, previous, revision.defaults),
-        first_learners=learners if previous is None else previous.first_learners,
-        fixed={} if facts.resource is None else fixed_fields(facts.resource),
         retries=0 if previous is None else losses(previous),
         active_seconds=0 if previous is None else active_seconds(previous, now),
         started=stamp(now),
+        **taken,
     )
+
+
+def renewed_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
+    """The entry of an attempt whose RayJob does not exist yet: it is created from the spec as it is now."""
+    if revision.resource is None:
+        return run
+    taken = _taken(facts, revision)
+    if revision.drift is not None:  # the attempt is not created from that spec
+        return run.model_copy(update={"fixed": taken["fixed"]})
+    if run.attempt > 1:
+        taken["first_learners"] = run.first_learners
+    inputs = {**run.inputs, DEFAULTS_KEY: _used(revision.defaults)}
+    return run.model_copy(update={**taken, "inputs": inputs})
+
+
+def _taken(facts: Facts, revision: Revision) -> dict[str, Any]:
+    """The fields of an attempt's entry that say what it was created with."""
+    resource = revision.resource
+    assert resource is not None, "no attempt without a valid spec"
+    return {
+        "spec_hash": revision.spec_hash,
+        "course_hash": revision.course_hash,
+        "image": resource.spec.cluster.image,
+        "first_learners": resource.spec.learners.replicas if isinstance(resource, OfflineTraining) else None,
+        "fixed": {} if facts.resource is None else fixed_fields(facts.resource),
+    }
