@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import Pool, Report, ResolvedInput
+from hindcast.api.run_policy import RunPolicy
 
 KubeRay = Literal["Ready", "NotInstalled"]
 
@@ -165,6 +166,8 @@ class Facts:
         attempts: by child name: those in `status.runs` that are not known to be gone, and the next one.
         references: the resources it refers to.
         now: the time.
+        suspend: its `spec.suspend`, also where `resource` is None.
+        run_policy: its `spec.runPolicy` likewise.
     """
 
     kind: str
@@ -180,3 +183,5 @@ class Facts:
     attempts: Mapping[str, AttemptFacts]
     references: tuple[ReferenceFacts, ...]
     now: datetime
+    suspend: bool = False
+    run_policy: RunPolicy = RunPolicy()

@@ -11,6 +11,7 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import AttemptOutcome, Report, ResolvedInput
 from hindcast.api.loading import validate_resource
+from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
 from hindcast_operator.decision import Action, CreateAttempt, Decision, DeleteAttempt, Event, SetIntent
 from hindcast_operator.defaults import Defaults
@@ -112,6 +113,8 @@ class World:
             attempts=children,
             references=self.references,
             now=self.now,
+            suspend=self.manifest["spec"].get("suspend", False),
+            run_policy=RunPolicy.model_validate(self.manifest["spec"].get("runPolicy", {})),
         )
 
     def plan(self) -> Decision:

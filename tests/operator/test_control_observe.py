@@ -57,3 +57,13 @@ def test_rules_that_released_crds_lack_are_problems(
     assert facts is not None
     assert facts.problems == problems
     assert (facts.resource is None) == bool(problems)
+
+
+def test_deadlines_are_read_of_a_spec_that_is_not_valid() -> None:
+    body, cache = recording(format="JSON", compression="zstd"), Cache()
+    body["spec"] |= {"suspend": True, "runPolicy": {"stallTimeoutSeconds": 7200}}
+    cache.put(kinds.RECORDING, body)
+    facts = asyncio.run(Observer(None, cache, no_startups()).facts(Key("OfflineRecording", "team", "lines")))  # type: ignore[arg-type]
+    assert facts is not None and facts.resource is None
+    assert (facts.suspend, facts.run_policy.stall_timeout_seconds) == (True, 7200)
+    assert facts.run_policy.model_fields_set == {"stall_timeout_seconds"}, "the platform's count for the rest"

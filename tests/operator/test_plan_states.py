@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan_world import CHECKPOINT, REFERRING, World, pod, reference, running
+from plan_world import CHECKPOINT, DEFAULTS, REFERRING, World, pod, reference, running
 
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetIntent
+from hindcast_operator.defaults import RunDefaults
 from hindcast_operator.times import stamp
 
 
@@ -90,6 +91,30 @@ def test_an_invalid_spec_does_not_touch_a_running_attempt() -> None:
     assert (world.state, world.reason("SpecDrift")) == ("Running", "InvalidSpec")
     world.end("Succeeded", "Succeeded").settle()
     assert world.state == "Succeeded"
+
+
+def test_an_invalid_spec_keeps_the_deadlines_of_a_running_attempt() -> None:
+    """An edit that admission takes and we do not: the attempt was ended by deadlines that nobody had set."""
+    defaults = DEFAULTS.model_copy(update={"run_policy": RunDefaults(backoff_limit=0)})
+    world = World(runPolicy={"stallTimeoutSeconds": 7200}, defaults=defaults)
+    world.settle()
+    world.up().beat().settle()
+    world.problems = ("spec.config.lr: is 'fast', expected a number",)
+    world.tick(7000).settle()
+    assert world.state == "Running"
+    world.tick(300).settle()
+    assert (world.state, world.reason()) == ("Failed", "BackoffLimitExceeded"), "the platform's limit is 0"
+
+
+def test_a_run_is_suspended_though_its_spec_is_not_valid() -> None:
+    world = running()
+    world.problems = ("spec.config.lr: is 'fast', expected a number",)
+    world.edit(suspend=True).settle()
+    assert world.state == "Suspending"
+    world.end("Suspended", "Suspended").settle()
+    assert (world.state, world.reason("SpecDrift")) == ("Suspended", "InvalidSpec")
+    world.edit(suspend=False).settle()
+    assert (world.state, world.reason(), len(world.created)) == ("Stalled", "InvalidSpec", 1)
 
 
 def test_the_platform_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

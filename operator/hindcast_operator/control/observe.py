@@ -6,8 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from pydantic import ValidationError
+
 from hindcast.api import Resource, validate_resource
 from hindcast.api.attempt import ResolvedInput
+from hindcast.api.run_policy import RunPolicy
 from hindcast.errors import SpecError
 from hindcast_operator.control import cache, kinds
 from hindcast_operator.control.api import Api
@@ -69,6 +72,8 @@ class Observer:
             attempts=attempts,
             references=tuple(map(self._reference, cache.references(key, found.body["spec"]))),
             now=now,
+            suspend=found.body["spec"].get("suspend") is True,
+            run_policy=_run_policy(found.body["spec"]),
         )
 
     def _check(self, found: cache.Resource) -> Checked:
@@ -158,6 +163,13 @@ def _validated(body: dict[str, Any]) -> Checked:
         return validate_resource(body), ()
     except SpecError as error:
         return None, tuple(str(error).splitlines())
+
+
+def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
+    try:
+        return RunPolicy.model_validate(spec.get("runPolicy") or {}, by_alias=True, by_name=False)
+    except ValidationError:
+        return RunPolicy()
 
 
 def _attempt(name: str, children: list[Child], startup: Startup) -> AttemptFacts:

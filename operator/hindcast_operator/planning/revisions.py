@@ -10,7 +10,7 @@ from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import RunStatus
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts, ReferenceFacts
-from hindcast_operator.manifests import effective
+from hindcast_operator.manifests import effective, run_policy
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.planning.runs import (
@@ -52,12 +52,14 @@ class Revision:
 def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatus]) -> Revision:
     """The revision that the spec asks for.
 
-    A spec that is not valid leaves its running attempt alone: only a new attempt needs the spec.
+    A spec that is not valid leaves its running attempt alone: only a new attempt needs the spec. Its deadlines and
+    `suspend` can be read all the same.
     """
     latest = runs[0].revision if runs else 1
     if facts.resource is None or facts.problems:
         drift = Check(True, Reason.INVALID_SPEC, invalid_message(facts)) if runs else None
-        return Revision(latest, False, RunPolicy(), None, defaults, None, None, drift)
+        policy = run_policy(facts.run_policy, defaults)
+        return Revision(latest, facts.suspend and bool(runs), policy, None, defaults, None, None, drift)
     number = max(facts.resource.spec.revision, latest)
     pinned = _pinned(defaults, [run for run in runs if run.revision == number])
     resource = effective(facts.resource, pinned)
