@@ -1,5 +1,6 @@
 """What is to be done about one resource: its new status, then actions, then events, in this order."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -40,7 +41,15 @@ class SetIntent:
     intent: str
 
 
-Action = CreateAttempt | DeleteAttempt | SetIntent
+@dataclass(frozen=True)
+class SetDeadlines:
+    """Give a running attempt's RayJob the deadlines that the spec has now; None takes one away."""
+
+    child: str
+    deadlines: Mapping[str, int | None]
+
+
+Action = CreateAttempt | DeleteAttempt | SetIntent | SetDeadlines
 
 
 @dataclass(frozen=True)

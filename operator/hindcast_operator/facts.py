@@ -1,15 +1,17 @@
 """What was observed of one resource and all that belongs to it: plain values, taken at one moment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import Pool, Report, ResolvedInput
 from hindcast.api.run_policy import RunPolicy
 
 KubeRay = Literal["Ready", "NotInstalled"]
+DEADLINES: Final = ("ttlSecondsAfterFinished", "preRunningDeadlineSeconds", "activeDeadlineSeconds")
+"""Fields of a RayJob that may change while it runs: KubeRay reads them each time it looks at it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class RayJobFacts(ObjectFacts):
         message: may contain logs of the job: never copied, except of ValidationFailed.
         started: `status.startTime`: when KubeRay began with it; of a queued one, after it was let in.
         ended: `status.endTime`.
+        deadlines: KubeRay's own: those of `DEADLINES` that its spec has.
     """
 
     created: datetime
@@ -54,6 +57,7 @@ class RayJobFacts(ObjectFacts):
     message: str = ""
     started: datetime | None = None
     ended: datetime | None = None
+    deadlines: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ ALLOWED = {
     "offlinetrainings/status": "patch",
     "offlinerecordings/finalizers": "update",
     "offlinetrainings/finalizers": "update",
-    "rayjobs": "get list watch create delete",
+    "rayjobs": "get list watch create patch delete",
     "rayclusters": "get list watch",
     "configmaps": "get list watch create patch delete",
     "serviceaccounts": "get create",

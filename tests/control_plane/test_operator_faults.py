@@ -33,6 +33,7 @@ CREATIONS = around(
 OTHER = {"suspend": False, "runners": {"replicas": 2}, "cluster": {"serviceAccountName": "other"}}
 PHASES: list[tuple[dict[str, Any], list[str], str | None]] = [
     ({}, [*CREATIONS, "before:create-event"], "Running"),
+    ({"runPolicy": {"ttlSecondsAfterFinished": 60}}, around("set-deadlines"), "Running"),
     ({"suspend": True}, around("set-intent", "delete-rayjob", "delete-configmap"), "Suspended"),
     ({"suspend": False}, ["before:apply-role"], None),
     (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from plan_world import CHECKPOINT, DEFAULTS, REFERRING, World, pod, reference, running
 
-from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetIntent
+from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.defaults import RunDefaults
 from hindcast_operator.times import stamp
 
@@ -339,6 +339,20 @@ def test_the_active_deadline_is_over_all_attempts() -> None:
     world.settle()
     assert (world.state, world.reason()) == ("Failed", "DeadlineExceeded")
     assert world.live == []
+
+
+def test_deadlines_that_change_during_an_attempt_count_for_kuberay_too() -> None:
+    world = running(runPolicy={"activeDeadlineSeconds": 3600})
+    world.edit(runPolicy={"activeDeadlineSeconds": 9000, "ttlSecondsAfterFinished": 60})
+    decision = world.turn()
+    changed = {"activeDeadlineSeconds": 11700, "ttlSecondsAfterFinished": 60}
+    assert decision.actions == (SetDeadlines(world.child, changed),)
+    assert world.turn().actions == ()
+    world.edit(runPolicy={"startDeadlineSeconds": 7200})
+    changed = {"activeDeadlineSeconds": None, "preRunningDeadlineSeconds": 8100, "ttlSecondsAfterFinished": 0}
+    assert world.turn().actions == (SetDeadlines(world.child, changed),)
+    assert world.turn().actions == ()
+    assert (world.state, len(world.created)) == ("Running", 1)
 
 
 def test_attempts_are_used_up() -> None:

@@ -17,7 +17,7 @@ from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.control.startup import Startups, owner_of, ownership
-from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetIntent
+from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetDeadlines, SetIntent
 from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
 from hindcast_operator.manifests import build
 
@@ -103,6 +103,8 @@ class Applier:
                 await self._delete(resource, action)
             case SetIntent():
                 await self._set_intent(resource, action)
+            case SetDeadlines():
+                await self._set_deadlines(resource, action)
         return False
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
@@ -170,16 +172,29 @@ class Applier:
             return
         if child.facts.intent == action.intent or child.facts.owner_uid != resource.uid:
             return
-        change = {"metadata": {"uid": child.uid}, "data": {INTENT_KEY: action.intent}}
+        await self._merge("set-intent", kinds.CONFIG_MAP, child, {"data": {INTENT_KEY: action.intent}})
+
+    async def _set_deadlines(self, resource: Resource, action: SetDeadlines) -> None:
+        child = self._cache.child(kinds.RAY_JOB, resource.key.namespace, action.child)
+        if child is None or not _is_current(child, resource):
+            return
         try:
-            written = await self._api.merge(
-                "set-intent", kinds.CONFIG_MAP, resource.key.namespace, action.child, change
-            )
+            await self._merge("set-deadlines", kinds.RAY_JOB, child, {"spec": dict(action.deadlines)})
+        except ApiError as error:
+            if error.code not in _REFUSALS:
+                raise
+            # The run goes on: KubeRay's are a backstop, and the operator knows whether one of them came too early.
+            log.warning("deadlines rejected", resource=resource.key, error=str(error))
+
+    async def _merge(self, what: str, kind: ObjectKind, child: Child, change: dict[str, Any]) -> None:
+        change = {"metadata": {"uid": child.uid}, **change}
+        try:
+            written = await self._api.merge(what, kind, child.key.namespace, child.key.name, change)
         except ApiError as error:
             if error.code in {404, 409}:
                 raise NotYet(error.message) from error
             raise
-        self._put_child(kinds.CONFIG_MAP, written)
+        self._put_child(kind, written)
 
     async def announce(self, resource: Resource, event: Event) -> None:
         """Post a Kubernetes event. A rejected one is logged and dropped: events only explain."""
@@ -201,7 +216,7 @@ def _is_current(child: Child, resource: Resource) -> bool:
 
 
 def _is_out_of_date(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
-    """Whether a Role, RoleBinding or ConfigMap is not what the attempt needs. A RayJob is never changed by this."""
+    """Whether a Role, RoleBinding or ConfigMap is not what the attempt needs."""
     if any(found.get(part) != manifest[part] for part in ("rules", "subjects") if part in manifest):
         return True
     data = found.get("data") or {}

@@ -22,6 +22,7 @@ WRITES: Final = (
     "delete-rayjob",
     "delete-configmap",
     "set-intent",
+    "set-deadlines",
     "create-event",
 )
 """Every kind of write of the reconciler."""
