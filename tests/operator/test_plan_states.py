@@ -355,6 +355,20 @@ def test_deadlines_that_change_during_an_attempt_count_for_kuberay_too() -> None
     assert (world.state, len(world.created)) == ("Running", 1)
 
 
+def test_a_deadline_beyond_all_dates_never_passes() -> None:
+    """The API server takes any 64-bit number of seconds, and had some before this."""
+    seconds = 2**63 - 1
+    names = ("startDeadlineSeconds", "activeDeadlineSeconds", "stallTimeoutSeconds", "suspendGraceSeconds")
+    world = World(runPolicy=dict.fromkeys(names, seconds))
+    world.settle()
+    assert (world.state, world.up().settle().requeue_at is not None) == ("Starting", True)
+    world.beat().settle()
+    world.tick(30 * 365 * 24 * 3600).settle()
+    assert world.state == "Running"
+    world.edit(suspend=True).settle()
+    assert world.state == "Suspending"
+
+
 def test_attempts_are_used_up() -> None:
     world = World(runPolicy={"backoffLimit": 2})
     for _ in range(3):
