@@ -68,7 +68,7 @@ class Reason(StrEnum):
     INVALID_DATA = ("InvalidData", "Warning", "The data cannot be used.",
         "fix the data or the input that the message names, and raise spec.revision")
     OUTPUT_CONFLICT = ("OutputConflict", "Warning", "The output folder contains the results of another spec.",
-        "choose another path, or raise spec.revision")
+        "raise spec.revision; of a recording, together with another output.path or output.onExisting: Replace")
     USER_CODE_FAILED = ("UserCodeFailed", "Warning", "An exception in the user's code; never retried.",
         "fix the code at the file and line that the message names, and raise spec.revision")
     NO_CUDA_DEVICE = ("NoCudaDevice", "Warning", "A learner has a GPU but finds no CUDA device.",

@@ -163,7 +163,8 @@ def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
     """
     if run is not None:
         given = sorted(input_names(run))
-        return Check(True, Reason.INPUTS_READY, f"{_list(given)} complete") if given else None
+        message = f"{_list(given, 'was', 'were')} complete when revision {run.revision} started"
+        return Check(True, Reason.INPUTS_READY, message) if given else None
     if not facts.references:
         return None
     worst = min(facts.references, key=lambda entry: (_WORST_FIRST.index(entry.state), entry.kind, entry.name))
@@ -200,8 +201,8 @@ def _not_ready(reference: ReferenceFacts) -> tuple[Reason, str]:
     return Reason.REFERENCE_UNFINISHED, f"Waiting for {name} to complete"
 
 
-def _list(names: Sequence[str]) -> str:
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+def _list(names: Sequence[str], one: str = "is", several: str = "are") -> str:
+    return f"{', '.join(names)} {one if len(names) == 1 else several}"
 
 
 # -- a new attempt ------------------------------------------------------------------------------------------
