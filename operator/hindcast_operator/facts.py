@@ -147,13 +147,13 @@ class ReferenceFacts:
     """A resource that this one refers to.
 
     Attributes:
-        state: `Missing`, `Unfinished`, `Complete` or `Failed`.
+        state: `Circular` is one that has not started and refers to this one.
         input: what it provides, once it is complete.
     """
 
     kind: str
     name: str
-    state: Literal["Missing", "Unfinished", "Complete", "Failed"]
+    state: Literal["Missing", "Circular", "Unfinished", "Complete", "Failed"]
     input: ResolvedInput | None = None
 
 
@@ -187,5 +187,5 @@ class Facts:
     attempts: Mapping[str, AttemptFacts]
     references: tuple[ReferenceFacts, ...]
     now: datetime
-    suspend: bool = False
-    run_policy: RunPolicy = RunPolicy()
+    suspend: bool
+    run_policy: RunPolicy

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-
 _CENTURY: Final = 100 * 365 * 24 * 3600
 
 

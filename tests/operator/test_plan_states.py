@@ -23,6 +23,7 @@ def kinds(world: World) -> dict[str, str]:
         ("Missing", "Waiting", "ReferenceMissing"),
         ("Unfinished", "Waiting", "ReferenceUnfinished"),
         ("Failed", "Stalled", "DependencyFailed"),
+        ("Circular", "Stalled", "CircularReference"),
     ],
 )
 def test_it_waits_for_what_it_refers_to(state: str, resource_state: str, reason: str) -> None:

@@ -143,7 +143,7 @@ class Applier:
             return await self._adopt(resource, kind, manifest)
 
     async def _adopt(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The object that has the name already, if it is ours; brought up to date where it was made for another spec."""
+        """The object that has the name already, if it is ours; brought up to date if made for another spec."""
         namespace, name = resource.key.namespace, manifest["metadata"]["name"]
         found = await self._api.get(kind, namespace, name)
         if found is None:

@@ -89,6 +89,8 @@ class Reason(StrEnum):
     # -- stalled: somebody must act, then the run continues by itself ----------------------------------------
     DEPENDENCY_FAILED = ("DependencyFailed", "Warning", "A recording or training that it refers to has failed.",
         "fix that one and raise its revision; this one continues when it is complete")
+    CIRCULAR_REFERENCE = ("CircularReference", "Warning", "It and a resource that it refers to wait for each other.",
+        "remove one of the two references")
     REFUSED_BY_PLATFORM = ("RefusedByPlatform", "Warning", "The platform does not allow what the spec asks for.",
         "change the field that the message names, or ask for the chart's value")
     NAME_CONFLICT = ("NameConflict", "Warning", "An object of another owner has a name that the attempt needs.",

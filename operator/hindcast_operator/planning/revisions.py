@@ -151,7 +151,7 @@ def _change(path: str, now: Any, before: Any) -> str:
 
 # -- inputs: awaited before a revision's first attempt, kept for its later ones -----------------------------
 
-_WORST_FIRST = ("Failed", "Missing", "Unfinished", "Complete")
+_WORST_FIRST = ("Failed", "Missing", "Circular", "Unfinished", "Complete")
 
 
 def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
@@ -171,7 +171,7 @@ def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
     if worst.state == "Complete":
         names = sorted(f"{entry.kind}/{entry.name}" for entry in facts.references)
         return Check(True, Reason.INPUTS_READY, f"{_list(names)} complete")
-    return Check(False, *_not_ready(worst))
+    return Check(False, *_not_ready(f"{facts.kind}/{facts.name}", worst))
 
 
 def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dic
     return {**given, DEFAULTS_KEY: _used(defaults)}
 
 
-def _not_ready(reference: ReferenceFacts) -> tuple[Reason, str]:
+def _not_ready(own: str, reference: ReferenceFacts) -> tuple[Reason, str]:
     name = f"{reference.kind}/{reference.name}"
     if reference.state == "Failed":
         return Reason.DEPENDENCY_FAILED, f"{name} has failed; fix it and raise its spec.revision"
@@ -197,6 +197,11 @@ def _not_ready(reference: ReferenceFacts) -> tuple[Reason, str]:
         return (
             Reason.REFERENCE_MISSING,
             f"{name} does not exist in this namespace; create it or correct the name",
+        )
+    if reference.state == "Circular":
+        return (
+            Reason.CIRCULAR_REFERENCE,
+            f"{own} and {name} wait for each other; remove one of the references",
         )
     return Reason.REFERENCE_UNFINISHED, f"Waiting for {name} to complete"
 

@@ -270,7 +270,8 @@ def _waiting(case: Case) -> Situation | None:
         return invalid
     data, run = case.data, case.run
     if data is not None and not data.is_true:
-        state: State = "Stalled" if data.reason == Reason.DEPENDENCY_FAILED else "Waiting"
+        stalled = data.reason in (Reason.DEPENDENCY_FAILED, Reason.CIRCULAR_REFERENCE)
+        state: State = "Stalled" if stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
     if case.facts.kuberay == "NotInstalled":
         return without_kuberay(case)
