@@ -1,5 +1,6 @@
 """The page of reasons, generated from the reasons."""
 
+from hindcast_operator.manifests.rayjob import BACKSTOP_SECONDS
 from hindcast_operator.planning.attempts import FINAL_REPORT_SECONDS, HEADLESS_SECONDS, UNREACHABLE_SECONDS
 from hindcast_operator.planning.diagnosis import KUBERAY_SILENCE_SECONDS
 from hindcast_operator.planning.reasons import Reason
@@ -68,6 +69,9 @@ suspended.
 | earlier pods to be deleted | until they are gone, {UNREACHABLE_SECONDS} s on an unreachable node | the next attempt |
 | the RayJob of a run that has reported its end | {ENDING_SECONDS} s | deleted, which frees its nodes |
 | all attempts together | `activeDeadlineSeconds`, if given; queued and suspended time does not count | failed |
+
+A change of `runPolicy` applies at once, also to a running attempt, and is passed on to its RayJob, where KubeRay's own
+deadlines are at least {BACKSTOP_SECONDS} s behind these. `ttlSecondsAfterFinished` is fixed at its end.
 
 Raising `spec.revision` deletes the running attempt at once, without waiting for a checkpoint: nothing will resume from
 it. A RayJob that KubeRay rejects and an exception in the user's code fail at once.

@@ -1,5 +1,6 @@
 """What is to be done about one resource: its new status, then actions, then events, in this order."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -13,10 +14,11 @@ from hindcast.api.status import Status
 class CreateAttempt:
     """Create what is missing of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
 
-    Idempotent. The Role then names this attempt's ConfigMap only.
+    Idempotent. What exists of it, and was made for an earlier attempt or spec, is brought up to date: the Role then
+    names this attempt's ConfigMap only, the RoleBinding its account.
 
     Attributes:
-        resource: `manifests.effective` of the user's, with the defaults that this revision started with.
+        resource: `manifests.effective` of the user's, with the defaults that this revision keeps.
     """
 
     resource: OfflineRecording | OfflineTraining
@@ -39,7 +41,15 @@ class SetIntent:
     intent: str
 
 
-Action = CreateAttempt | DeleteAttempt | SetIntent
+@dataclass(frozen=True)
+class SetDeadlines:
+    """Give a running attempt's RayJob the deadlines that the spec has now; None takes one away."""
+
+    child: str
+    deadlines: Mapping[str, int | None]
+
+
+Action = CreateAttempt | DeleteAttempt | SetIntent | SetDeadlines
 
 
 @dataclass(frozen=True)

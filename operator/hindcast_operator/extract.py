@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from hindcast.api.attempt import INTENT_KEY, POOL_LABEL, REPORT_KEY, Pool, Report
 from hindcast_operator.facts import (
+    DEADLINES,
     ConfigMapFacts,
     PodFacts,
     RayClusterFacts,
@@ -36,20 +37,21 @@ def _deleting(raw: Raw) -> bool:
 
 def ray_job(raw: Raw) -> RayJobFacts:
     """Facts of a RayJob."""
-    metadata, status = raw["metadata"], raw.get("status") or {}
+    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     return RayJobFacts(
         name=metadata["name"],
         uid=metadata["uid"],
         owner_uid=owner_uid(raw),
         deleting=_deleting(raw),
         created=parse(metadata["creationTimestamp"]),
-        suspended=bool(raw.get("spec", {}).get("suspend", False)),
+        suspended=bool(spec.get("suspend", False)),
         job_status=status.get("jobStatus") or "",
         deployment_status=status.get("jobDeploymentStatus") or "",
         reason=status.get("reason") or "",
         message=(status.get("message") or "")[:1000],
         started=parse_optional(status.get("startTime")),
         ended=parse_optional(status.get("endTime")),
+        deadlines={name: spec[name] for name in DEADLINES if name in spec},
     )
 
 

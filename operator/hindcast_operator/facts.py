@@ -1,14 +1,17 @@
 """What was observed of one resource and all that belongs to it: plain values, taken at one moment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import Pool, Report, ResolvedInput
+from hindcast.api.run_policy import RunPolicy
 
 KubeRay = Literal["Ready", "NotInstalled"]
+DEADLINES: Final = ("ttlSecondsAfterFinished", "preRunningDeadlineSeconds", "activeDeadlineSeconds")
+"""Fields of a RayJob that may change while it runs: KubeRay reads them each time it looks at it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class RayJobFacts(ObjectFacts):
         message: may contain logs of the job: never copied, except of ValidationFailed.
         started: `status.startTime`: when KubeRay began with it; of a queued one, after it was let in.
         ended: `status.endTime`.
+        deadlines: KubeRay's own: those of `DEADLINES` that its spec has.
     """
 
     created: datetime
@@ -53,6 +57,7 @@ class RayJobFacts(ObjectFacts):
     message: str = ""
     started: datetime | None = None
     ended: datetime | None = None
+    deadlines: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -142,13 +147,13 @@ class ReferenceFacts:
     """A resource that this one refers to.
 
     Attributes:
-        state: `Missing`, `Unfinished`, `Complete` or `Failed`.
+        state: `Circular` is one that has not started and refers to this one.
         input: what it provides, once it is complete.
     """
 
     kind: str
     name: str
-    state: Literal["Missing", "Unfinished", "Complete", "Failed"]
+    state: Literal["Missing", "Circular", "Unfinished", "Complete", "Failed"]
     input: ResolvedInput | None = None
 
 
@@ -165,6 +170,8 @@ class Facts:
         attempts: by child name: those in `status.runs` that are not known to be gone, and the next one.
         references: the resources it refers to.
         now: the time.
+        suspend: its `spec.suspend`, also where `resource` is None.
+        run_policy: its `spec.runPolicy` likewise.
     """
 
     kind: str
@@ -180,3 +187,5 @@ class Facts:
     attempts: Mapping[str, AttemptFacts]
     references: tuple[ReferenceFacts, ...]
     now: datetime
+    suspend: bool
+    run_policy: RunPolicy

@@ -1,6 +1,9 @@
 """Times: UTC, whole seconds in the status."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_CENTURY: Final = 100 * 365 * 24 * 3600
 
 
 def stamp(at: datetime) -> str:
@@ -19,8 +22,11 @@ def parse_optional(text: str | None) -> datetime | None:
 
 
 def after(start: datetime, seconds: float) -> datetime:
-    """`seconds` later, rounded up to a whole second: a timer set for it never fires too early."""
-    end = start + timedelta(seconds=seconds)
+    """`seconds` later, rounded up to a whole second: a timer set for it never fires too early.
+
+    At most a century: later times may have no date.
+    """
+    end = start + timedelta(seconds=min(seconds, _CENTURY))
     return end if end.microsecond == 0 else end.replace(microsecond=0) + timedelta(seconds=1)
 
 

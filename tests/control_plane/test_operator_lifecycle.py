@@ -158,6 +158,26 @@ def test_a_finished_training_goes_on_when_its_stop_is_raised(
     assert set(kuberay.seen) == {"clone-t1-1", "clone-t1-2"}
 
 
+def test_deadlines_that_change_during_an_attempt_reach_its_ray_job(
+    team: Team, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    play_kuberay(runs_on)
+
+    def deadlines() -> tuple[int | None, ...]:
+        spec = team.api.get("RayJob", team.namespace, "walks-r1-1")["spec"]
+        return tuple(spec.get(f"{name}Seconds") for name in ("preRunningDeadline", "activeDeadline"))
+
+    with run_operator():
+        team.apply(recording(runPolicy={"activeDeadlineSeconds": 3600}))
+        team.wait_for_state(WALKS, "Running")
+        assert deadlines() == (2700, 6300)
+        team.apply(recording(runPolicy={"activeDeadlineSeconds": 7200}))
+        wait_for(lambda: deadlines() == (2700, 9900), "the RayJob has the new one")
+        team.apply(recording(runPolicy={"startDeadlineSeconds": 7200}))
+        wait_for(lambda: deadlines() == (8100, None), "the RayJob has no limit")
+        assert team.ray_jobs() == {"walks-r1-1"}
+
+
 def test_born_suspended_it_makes_nothing(team: Team, run_operator: RunOperator) -> None:
     with run_operator():
         team.apply(recording(suspend=True))

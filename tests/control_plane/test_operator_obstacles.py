@@ -65,6 +65,27 @@ def test_a_quota_that_refuses_the_ray_job_is_said_and_heals(
         team.wait_for_state(WALKS, "Succeeded", 90)
 
 
+def test_a_spec_that_is_edited_while_creation_is_refused_is_the_one_that_runs(
+    team: Team, run_operator: RunOperator
+) -> None:
+    """The driver read the old spec in the ConfigMap, and waited for pods that the RayJob of the new one has not."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    team.api.create(quota | {"spec": {"hard": {"count/rayjobs.ray.io": "0"}}}, team.namespace)
+    path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
+    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota counts")
+    with run_operator(setup=SOONER):
+        team.apply(recording(runners={"replicas": 4}))
+        wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it is refused")
+        assert "rayJob" not in team.status(WALKS), "there is none"
+        team.apply(recording(runners={"replicas": 1}))
+        team.api.delete(path)
+        wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")
+        group = team.api.get("RayJob", team.namespace, "walks-r1-1")["spec"]["rayClusterSpec"]
+        carried = team.api.get("ConfigMap", team.namespace, "walks-r1-1")["data"]["resource.yaml"]
+        assert (group["workerGroupSpecs"][0]["replicas"], "replicas: 4" in carried) == (1, False)
+        assert team.status(WALKS)["resolved"]["pools"]["runner"]["pods"]["value"] == 1
+
+
 def test_a_submitter_that_quota_refuses_is_told_from_its_jobs_events(
     team: Team, run_operator: RunOperator
 ) -> None:

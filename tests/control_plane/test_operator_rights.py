@@ -44,10 +44,31 @@ def test_a_run_has_its_config_map_and_nothing_else(
             assert run.request("GET", f"{maps}/walks-r1-2")["data"]["intent"] == ""
 
 
-def _suspend_and_go_on(team: Team) -> None:
+def test_another_account_gets_the_rights_with_the_next_attempt(
+    api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay, tmp_path: Path
+) -> None:
+    """The binding kept the first account: every later attempt was lost without a report."""
+    team = Team(api, namespace)
+    play_kuberay(runs_on)
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "other"}}, namespace)
+    with run_operator():
+        team.apply(WALKS)
+        team.wait_for_state(WALKS, "Running")
+        _suspend_and_go_on(team, cluster={"serviceAccountName": "other"})
+        kubeconfigs = [
+            write_kubeconfig(api, token_of(api, namespace, account), tmp_path / account)
+            for account in ("other", "walks-recording")
+        ]
+        path = f"{collection('v1', 'configmaps', namespace)}/walks-r1-2"
+        with ApiServer.of(str(kubeconfigs[0])) as run, ApiServer.of(str(kubeconfigs[1])) as former:
+            assert run.request("GET", path)["data"]["intent"] == ""
+            forbidden(former, "GET", path)
+
+
+def _suspend_and_go_on(team: Team, **changes: object) -> None:
     team.apply(recording(suspend=True))
     team.wait_for_state(WALKS, "Suspended")
-    team.apply(recording(suspend=False))
+    team.apply(recording(suspend=False, **changes))
     team.wait_for_state(WALKS, "Running")
 
 

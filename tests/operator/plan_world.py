@@ -11,8 +11,17 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import AttemptOutcome, Report, ResolvedInput
 from hindcast.api.loading import validate_resource
+from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
-from hindcast_operator.decision import Action, CreateAttempt, Decision, DeleteAttempt, Event, SetIntent
+from hindcast_operator.decision import (
+    Action,
+    CreateAttempt,
+    Decision,
+    DeleteAttempt,
+    Event,
+    SetDeadlines,
+    SetIntent,
+)
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import (
     AttemptFacts,
@@ -23,6 +32,7 @@ from hindcast_operator.facts import (
     RayJobFacts,
     ReferenceFacts,
 )
+from hindcast_operator.manifests import deadlines
 from hindcast_operator.planning import plain_status, plan, read_status, watched_children
 from hindcast_operator.planning.attempts import is_gone
 
@@ -112,6 +122,8 @@ class World:
             attempts=children,
             references=self.references,
             now=self.now,
+            suspend=self.manifest["spec"].get("suspend", False),
+            run_policy=RunPolicy.model_validate(self.manifest["spec"].get("runPolicy", {})),
         )
 
     def plan(self) -> Decision:
@@ -134,6 +146,9 @@ class World:
             yield from self._create(action)
         elif isinstance(action, DeleteAttempt):
             yield from self._delete(action)
+        elif isinstance(action, SetDeadlines):
+            self._set_deadlines(action)
+            yield
         else:
             self._intend(action)
             yield
@@ -166,6 +181,7 @@ class World:
                 *(child, f"job-{next(self._uids)}", attempt.uid, False),
                 created=self.now,
                 suspended=self.queue,
+                deadlines=deadlines(action.resource.spec.run_policy),
             )
             self.attempts[child] = replace(held, ray_job=job)
             self.created.append(child)
@@ -189,6 +205,13 @@ class World:
         held = self.attempts.get(action.child)
         if held is not None and held.config_map is not None:
             self.change(action.child, config_map=replace(held.config_map, intent=action.intent))
+
+    def _set_deadlines(self, action: SetDeadlines) -> None:
+        held = self.attempts.get(action.child)
+        if held is not None and held.ray_job is not None:
+            given = {**held.ray_job.deadlines, **action.deadlines}
+            kept = {name: seconds for name, seconds in given.items() if seconds is not None}
+            self.change(action.child, ray_job=replace(held.ray_job, deadlines=kept))
 
     # -- what happens in the world ---------------------------------------------------------------------------
     @property

@@ -73,7 +73,7 @@ def test_news_of_children_concern_the_resource_that_their_labels_name() -> None:
 def test_news_that_change_no_fact_concern_no_one() -> None:
     cache = Cache()
     cache.put(kinds.RAY_JOB, child("walks-r2-3", 1, spec={}))
-    assert cache.put(kinds.RAY_JOB, child("walks-r2-3", 2, spec={"ttlSecondsAfterFinished": 3})) == set()
+    assert cache.put(kinds.RAY_JOB, child("walks-r2-3", 2, spec={"entrypoint": "x"})) == set()
     assert cache.put(kinds.RAY_JOB, child("walks-r2-3", 3, status={"jobDeploymentStatus": "Running"})) == {
         WALKS
     }

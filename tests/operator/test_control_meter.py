@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 
 from hindcast.api import validate_resource
 from hindcast.api.attempt import Report
+from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.control.metrics import RunMeter
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts
 
@@ -50,6 +51,8 @@ def facts(seconds: float, phase: str, share: float | None, **status: Any) -> Fac
         attempts={"clone-t1-1": attempt},
         references=(),
         now=NOW + timedelta(seconds=seconds),
+        suspend=False,
+        run_policy=RunPolicy(),
     )
 
 

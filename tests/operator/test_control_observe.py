@@ -57,3 +57,37 @@ def test_rules_that_released_crds_lack_are_problems(
     assert facts is not None
     assert facts.problems == problems
     assert (facts.resource is None) == bool(problems)
+
+
+def test_deadlines_are_read_of_a_spec_that_is_not_valid() -> None:
+    body, cache = recording(format="JSON", compression="zstd"), Cache()
+    body["spec"] |= {"suspend": True, "runPolicy": {"stallTimeoutSeconds": 7200}}
+    cache.put(kinds.RECORDING, body)
+    facts = asyncio.run(Observer(None, cache, no_startups()).facts(Key("OfflineRecording", "team", "lines")))  # type: ignore[arg-type]
+    assert facts is not None and facts.resource is None
+    assert (facts.suspend, facts.run_policy.stall_timeout_seconds) == (True, 7200)
+    assert facts.run_policy.model_fields_set == {"stall_timeout_seconds"}, "the platform's count for the rest"
+
+
+def test_two_that_wait_for_each_other_are_a_circle_until_one_has_begun() -> None:
+    recorder = recording()
+    recorder["spec"]["policy"] = {"trainingRef": {"name": "clone"}}
+    clone = {"kind": "OfflineTraining", "spec": {"input": [{"recordingRef": {"name": "lines"}}]}}
+    clone = recorder | clone | {"metadata": recorder["metadata"] | {"name": "clone", "uid": "t"}}
+    cache = Cache()
+    cache.put(kinds.RECORDING, recorder)
+    cache.put(kinds.TRAINING, clone)
+    observer = Observer(None, cache, no_startups())  # type: ignore[arg-type]
+
+    def states() -> list[str]:
+        keys = (Key("OfflineRecording", "team", "lines"), Key("OfflineTraining", "team", "clone"))
+        facts = [asyncio.run(observer.facts(key)) for key in keys]
+        return [reference.state for found in facts if found is not None for reference in found.references]
+
+    assert states() == ["Circular", "Circular"]
+    begun = {"runs": [{"revision": 1, "attempt": 1, "child": "clone-t1-1", "specHash": "h"}]}
+    later = clone["metadata"] | {"resourceVersion": "8"}
+    cache.put(kinds.TRAINING, clone | {"metadata": later, "status": begun})
+    assert states() == ["Unfinished", "Circular"], (
+        "the training has its data, of the recording's last revision"
+    )

@@ -271,18 +271,21 @@ def test_the_sizes_of_an_attempt_are_in_the_status() -> None:
 
 # -- the end of it -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("job_reason", "outcome", "reason"),
+    ("job_reason", "seconds", "outcome", "reason"),
     [
-        ("SubmissionFailed", "Lost", "SubmissionFailed"),
-        ("AppFailed", "Lost", "LostDriver"),
-        ("PreRunningDeadlineExceeded", "Lost", "StartDeadlineExceeded"),
-        ("DeadlineExceeded", "Failed", "DeadlineExceeded"),
+        ("SubmissionFailed", 10, "Lost", "SubmissionFailed"),
+        ("AppFailed", 10, "Lost", "LostDriver"),
+        ("PreRunningDeadlineExceeded", 2700, "Lost", "StartDeadlineExceeded"),
+        ("DeadlineExceeded", 6300, "Failed", "DeadlineExceeded"),
+        ("PreRunningDeadlineExceeded", 1700, "Lost", "LostDriver"),
+        ("DeadlineExceeded", 3500, "Lost", "LostDriver"),
     ],
 )
-def test_how_kuberay_ends_a_rayjob(job_reason: str, outcome: str, reason: str) -> None:
+def test_how_kuberay_ends_a_rayjob(job_reason: str, seconds: int, outcome: str, reason: str) -> None:
+    """By a deadline that has not passed, since the spec's was raised, no run is over."""
     world = World(runPolicy={"activeDeadlineSeconds": 3600})
     world.settle()
-    world.up().over("FAILED", job_reason).tick(10).settle()
+    world.up().tick(seconds).over("FAILED", job_reason).tick(10).settle()
     run = world.status["runs"][0]
     assert (run["outcome"], run["reason"]) == (outcome, reason)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from plan_world import World, running
+from plan_world import DEFAULTS, World, running
 
+from hindcast.api import spec_hash
+from hindcast.api.cluster import ClusterSpec
+from hindcast.api.loading import validate_resource
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt
+from hindcast_operator.manifests import sizes
 
 
 def kinds(world: World) -> dict[str, str]:
@@ -141,6 +145,25 @@ def test_an_attempt_that_could_not_be_created_yet_takes_a_change() -> None:
     assert world.condition("ChangeWaiting") is None
 
 
+def test_an_attempt_that_could_not_be_created_yet_is_the_spec_as_it_is_now() -> None:
+    """Its RayJob, its sizes and its entry: one spec, however often that is edited until the RayJob exists."""
+    world = World()
+    world.turn()
+    world.attempts.clear()
+    world.edit(learners={"replicas": 3, "gpus": 1}, stop={"iterations": 200}, cluster={"image": "own:2"})
+    world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})
+    create = world.turn().actions[0]
+    assert isinstance(create, CreateAttempt)
+    run = world.status["runs"][0]
+    assert world.status["resolved"] == sizes(create.resource, create.attempt.inputs).to_status()
+    assert world.status["resolved"]["pools"]["learner"]["pods"]["value"] == 3
+    assert (run["image"], run["firstLearners"], run["specHash"]) == ("own:2", 3, create.attempt.spec_hash)
+    assert run["specHash"] == spec_hash(validate_resource(world.manifest))
+    assert run["inputs"]["defaults"]["image"] == "runtime:2"
+    world.up().beat().end("Succeeded", "Succeeded").settle()
+    assert set(world.created) == {"cartpole-bc-t1-1"}, "it had the raised stop"
+
+
 def test_history_is_bounded_and_keeps_the_latest_of_each_revision() -> None:
     world = World()
     world.settle()
@@ -172,6 +195,23 @@ def test_a_revision_keeps_its_storage_root_and_the_image_that_has_run() -> None:
     world.edit(revision=2).settle()
     assert world.status["runs"][0]["image"] == "runtime:2"
     assert world.status["runs"][0]["inputs"]["defaults"]["storageRoot"] == "s3://other"
+
+
+def test_a_revision_keeps_the_image_that_the_platform_gave_for_its_cluster() -> None:
+    """`defaults.cluster` may name it too, before or after."""
+    for image, later in (("cluster:1", None), (None, "cluster:2"), ("cluster:1", "cluster:2")):
+        world = World(defaults=DEFAULTS.model_copy(update={"cluster": ClusterSpec(image=image)}))
+        world.settle()
+        before = world.status["runs"][0]["image"]
+        world.up().beat().settle()
+        cluster = ClusterSpec(image=later, ray_version="2.61.0", node_selector={"zone": "b"})
+        world.defaults = world.defaults.model_copy(update={"cluster": cluster, "image": "runtime:2"})
+        world.end("Lost", "WorkerLost").settle()
+        create = world.tick(60).turn().actions[0]
+        assert isinstance(create, CreateAttempt)
+        given = create.resource.spec.cluster
+        assert (given.image, given.ray_version) == (before, world.defaults.ray_version)
+        assert given.node_selector == {"zone": "b"}, "the rest applies to the next attempt"
 
 
 def test_a_default_image_that_never_ran_may_be_corrected() -> None:

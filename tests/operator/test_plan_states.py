@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plan_world import CHECKPOINT, REFERRING, World, pod, reference, running
+from plan_world import CHECKPOINT, DEFAULTS, REFERRING, World, pod, reference, running
 
-from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetIntent
+from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
+from hindcast_operator.defaults import RunDefaults
 from hindcast_operator.times import stamp
 
 
@@ -22,6 +23,7 @@ def kinds(world: World) -> dict[str, str]:
         ("Missing", "Waiting", "ReferenceMissing"),
         ("Unfinished", "Waiting", "ReferenceUnfinished"),
         ("Failed", "Stalled", "DependencyFailed"),
+        ("Circular", "Stalled", "CircularReference"),
     ],
 )
 def test_it_waits_for_what_it_refers_to(state: str, resource_state: str, reason: str) -> None:
@@ -90,6 +92,30 @@ def test_an_invalid_spec_does_not_touch_a_running_attempt() -> None:
     assert (world.state, world.reason("SpecDrift")) == ("Running", "InvalidSpec")
     world.end("Succeeded", "Succeeded").settle()
     assert world.state == "Succeeded"
+
+
+def test_an_invalid_spec_keeps_the_deadlines_of_a_running_attempt() -> None:
+    """An edit that admission takes and we do not: the attempt was ended by deadlines that nobody had set."""
+    defaults = DEFAULTS.model_copy(update={"run_policy": RunDefaults(backoff_limit=0)})
+    world = World(runPolicy={"stallTimeoutSeconds": 7200}, defaults=defaults)
+    world.settle()
+    world.up().beat().settle()
+    world.problems = ("spec.config.lr: is 'fast', expected a number",)
+    world.tick(7000).settle()
+    assert world.state == "Running"
+    world.tick(300).settle()
+    assert (world.state, world.reason()) == ("Failed", "BackoffLimitExceeded"), "the platform's limit is 0"
+
+
+def test_a_run_is_suspended_though_its_spec_is_not_valid() -> None:
+    world = running()
+    world.problems = ("spec.config.lr: is 'fast', expected a number",)
+    world.edit(suspend=True).settle()
+    assert world.state == "Suspending"
+    world.end("Suspended", "Suspended").settle()
+    assert (world.state, world.reason("SpecDrift")) == ("Suspended", "InvalidSpec")
+    world.edit(suspend=False).settle()
+    assert (world.state, world.reason(), len(world.created)) == ("Stalled", "InvalidSpec", 1)
 
 
 def test_the_platform_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,6 +340,34 @@ def test_the_active_deadline_is_over_all_attempts() -> None:
     world.settle()
     assert (world.state, world.reason()) == ("Failed", "DeadlineExceeded")
     assert world.live == []
+
+
+def test_deadlines_that_change_during_an_attempt_count_for_kuberay_too() -> None:
+    world = running(runPolicy={"activeDeadlineSeconds": 3600})
+    world.edit(runPolicy={"activeDeadlineSeconds": 9000, "ttlSecondsAfterFinished": 60})
+    decision = world.turn()
+    changed = {"activeDeadlineSeconds": 11700, "ttlSecondsAfterFinished": 60}
+    assert decision.actions == (SetDeadlines(world.child, changed),)
+    assert world.turn().actions == ()
+    world.edit(runPolicy={"startDeadlineSeconds": 7200})
+    changed = {"activeDeadlineSeconds": None, "preRunningDeadlineSeconds": 8100, "ttlSecondsAfterFinished": 0}
+    assert world.turn().actions == (SetDeadlines(world.child, changed),)
+    assert world.turn().actions == ()
+    assert (world.state, len(world.created)) == ("Running", 1)
+
+
+def test_a_deadline_beyond_all_dates_never_passes() -> None:
+    """The API server takes any 64-bit number of seconds, and had some before this."""
+    seconds = 2**63 - 1
+    names = ("startDeadlineSeconds", "activeDeadlineSeconds", "stallTimeoutSeconds", "suspendGraceSeconds")
+    world = World(runPolicy=dict.fromkeys(names, seconds))
+    world.settle()
+    assert (world.state, world.up().settle().requeue_at is not None) == ("Starting", True)
+    world.beat().settle()
+    world.tick(30 * 365 * 24 * 3600).settle()
+    assert world.state == "Running"
+    world.edit(suspend=True).settle()
+    assert world.state == "Suspending"
 
 
 def test_attempts_are_used_up() -> None:

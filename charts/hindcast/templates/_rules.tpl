@@ -11,10 +11,10 @@
 - apiGroups: [hindcast.dev]
   resources: [offlinerecordings/finalizers, offlinetrainings/finalizers]
   verbs: [update]
-# An attempt: its RayJob is made once and deleted, never changed.
+# An attempt: its RayJob is made once and deleted; only its deadlines follow a change of the spec.
 - apiGroups: [ray.io]
   resources: [rayjobs]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [ray.io]
   resources: [rayclusters]
   verbs: [get, list, watch]
@@ -27,11 +27,8 @@
   resources: [serviceaccounts]
   verbs: [get, create]
 - apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles]
+  resources: [roles, rolebindings]
   verbs: [get, create, patch]
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [rolebindings]
-  verbs: [get, create]
 # Why an attempt does not start, or died.
 - apiGroups: [""]
   resources: [pods]

@@ -17,7 +17,7 @@ from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.control.startup import Startups, owner_of, ownership
-from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetIntent
+from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetDeadlines, SetIntent
 from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
 from hindcast_operator.manifests import build
 
@@ -103,6 +103,8 @@ class Applier:
                 await self._delete(resource, action)
             case SetIntent():
                 await self._set_intent(resource, action)
+            case SetDeadlines():
+                await self._set_deadlines(resource, action)
         return False
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
@@ -125,28 +127,32 @@ class Applier:
         kind, name = kinds.BY_NAME[manifest["kind"]], manifest["metadata"]["name"]
         namespace = resource.key.namespace
         child = self._cache.child(kind, namespace, name)
-        if child is not None and _is_current(child, resource):
+        exists = child is not None and _is_current(child, resource)
+        if exists and kind is kinds.RAY_JOB:
             return
-        try:
-            found = await self._api.create(kind, namespace, manifest)
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            found = await self._adopt(resource, kind, manifest)
+        found = await (self._adopt if exists else self._made)(resource, kind, manifest)
         if kind in kinds.WATCHED:
             self._put_child(kind, found)
 
+    async def _made(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._api.create(kind, resource.key.namespace, manifest)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            return await self._adopt(resource, kind, manifest)
+
     async def _adopt(self, resource: Resource, kind: ObjectKind, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The object that has the name already, if it is ours."""
+        """The object that has the name already, if it is ours; brought up to date if made for another spec."""
         namespace, name = resource.key.namespace, manifest["metadata"]["name"]
         found = await self._api.get(kind, namespace, name)
         if found is None:
             raise NotYet(f"{kind.name} {name} has just been deleted")
         match ownership(found, resource):
-            case "ours" if kind is kinds.ROLE and found.get("rules") != manifest["rules"]:
+            case "ours" if _is_out_of_date(found, manifest):
                 metadata = manifest["metadata"] | {"uid": found["metadata"]["uid"]}
                 return await self._api.apply(
-                    "apply-role", kind, namespace, name, manifest | {"metadata": metadata}
+                    f"apply-{kind.name.lower()}", kind, namespace, name, manifest | {"metadata": metadata}
                 )
             case "ours":
                 return found
@@ -166,16 +172,29 @@ class Applier:
             return
         if child.facts.intent == action.intent or child.facts.owner_uid != resource.uid:
             return
-        change = {"metadata": {"uid": child.uid}, "data": {INTENT_KEY: action.intent}}
+        await self._merge("set-intent", kinds.CONFIG_MAP, child, {"data": {INTENT_KEY: action.intent}})
+
+    async def _set_deadlines(self, resource: Resource, action: SetDeadlines) -> None:
+        child = self._cache.child(kinds.RAY_JOB, resource.key.namespace, action.child)
+        if child is None or not _is_current(child, resource):
+            return
         try:
-            written = await self._api.merge(
-                "set-intent", kinds.CONFIG_MAP, resource.key.namespace, action.child, change
-            )
+            await self._merge("set-deadlines", kinds.RAY_JOB, child, {"spec": dict(action.deadlines)})
+        except ApiError as error:
+            if error.code not in _REFUSALS:
+                raise
+            # The run goes on: KubeRay's are a backstop, and the operator knows whether one of them came too early.
+            log.warning("deadlines rejected", resource=resource.key, error=str(error))
+
+    async def _merge(self, what: str, kind: ObjectKind, child: Child, change: dict[str, Any]) -> None:
+        change = {"metadata": {"uid": child.uid}, **change}
+        try:
+            written = await self._api.merge(what, kind, child.key.namespace, child.key.name, change)
         except ApiError as error:
             if error.code in {404, 409}:
                 raise NotYet(error.message) from error
             raise
-        self._put_child(kinds.CONFIG_MAP, written)
+        self._put_child(kind, written)
 
     async def announce(self, resource: Resource, event: Event) -> None:
         """Post a Kubernetes event. A rejected one is logged and dropped: events only explain."""
@@ -194,6 +213,14 @@ class Applier:
 def _is_current(child: Child, resource: Resource) -> bool:
     """Whether an object is the resource's own and is not being deleted."""
     return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
+
+
+def _is_out_of_date(found: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """Whether a Role, RoleBinding or ConfigMap is not what the attempt needs."""
+    if any(found.get(part) != manifest[part] for part in ("rules", "subjects") if part in manifest):
+        return True
+    data = found.get("data") or {}
+    return any(data.get(key) != text for key, text in manifest.get("data", {}).items())
 
 
 def _event(resource: Resource, event: Event) -> dict[str, object]:

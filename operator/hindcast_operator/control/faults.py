@@ -16,10 +16,13 @@ WRITES: Final = (
     "create-role",
     "create-rolebinding",
     "create-rayjob",
+    "apply-configmap",
     "apply-role",
+    "apply-rolebinding",
     "delete-rayjob",
     "delete-configmap",
     "set-intent",
+    "set-deadlines",
     "create-event",
 )
 """Every kind of write of the reconciler."""

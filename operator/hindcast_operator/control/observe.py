@@ -6,8 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from pydantic import ValidationError
+
 from hindcast.api import Resource, validate_resource
 from hindcast.api.attempt import ResolvedInput
+from hindcast.api.run_policy import RunPolicy
 from hindcast.errors import SpecError
 from hindcast_operator.control import cache, kinds
 from hindcast_operator.control.api import Api
@@ -67,8 +70,10 @@ class Observer:
             deleting=found.deleting,
             kuberay=self.kuberay,
             attempts=attempts,
-            references=tuple(map(self._reference, cache.references(key, found.body["spec"]))),
+            references=tuple(self._reference(key, to) for to in cache.references(key, found.body["spec"])),
             now=now,
+            suspend=found.body["spec"].get("suspend") is True,
+            run_policy=_run_policy(found.body["spec"]),
         )
 
     def _check(self, found: cache.Resource) -> Checked:
@@ -145,10 +150,12 @@ class Observer:
                 times.append(loop.time() + _DELETION_SECONDS)
         return max(min(times) - loop.time(), 1.0) if times else None
 
-    def _reference(self, to: Key) -> ReferenceFacts:
+    def _reference(self, own: Key, to: Key) -> ReferenceFacts:
         found = self._cache.resources.get(to)
         if found is None or found.deleting:
             return ReferenceFacts(to.kind, to.name, "Missing")
+        if not _has_begun(found) and own in cache.references(to, found.body["spec"]):
+            return ReferenceFacts(to.kind, to.name, "Circular")
         state = _state(found)
         return ReferenceFacts(to.kind, to.name, state, _input(found) if state == "Complete" else None)
 
@@ -158,6 +165,13 @@ def _validated(body: dict[str, Any]) -> Checked:
         return validate_resource(body), ()
     except SpecError as error:
         return None, tuple(str(error).splitlines())
+
+
+def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
+    try:
+        return RunPolicy.model_validate(spec.get("runPolicy") or {}, by_alias=True, by_name=False)
+    except ValidationError:
+        return RunPolicy()
 
 
 def _attempt(name: str, children: list[Child], startup: Startup) -> AttemptFacts:
@@ -189,10 +203,15 @@ def _is_current(found: cache.Resource, attempt: str) -> bool:
     return runs[0].get("child") == attempt and not runs[0].get("outcome")
 
 
+def _has_begun(found: cache.Resource) -> bool:
+    """Whether there is an attempt of the revision that its spec asks for."""
+    runs = found.status.get("runs") or [{}]
+    return bool(runs[0].get("revision") == found.body["spec"].get("revision", 1))
+
+
 def _state(found: cache.Resource) -> Literal["Unfinished", "Complete", "Failed"]:
     """The state of a resource that others refer to, in the revision that its spec asks for."""
-    runs = found.status.get("runs") or [{}]
-    if runs[0].get("revision") != found.body["spec"].get("revision", 1):
+    if not _has_begun(found):
         return "Unfinished"
     true = {c.get("type") for c in found.status.get("conditions") or () if c.get("status") == "True"}
     return "Complete" if "Complete" in true else "Failed" if "Failed" in true else "Unfinished"

@@ -5,8 +5,9 @@ makes the objects. No cluster, no client.
 """
 
 from hindcast_operator.manifests.build import build
-from hindcast_operator.manifests.effective import effective
+from hindcast_operator.manifests.effective import effective, run_policy
+from hindcast_operator.manifests.rayjob import deadlines
 from hindcast_operator.manifests.refusals import refusals
 from hindcast_operator.manifests.sizes import PoolSize, Sizes, sizes
 
-__all__ = ["PoolSize", "Sizes", "build", "effective", "refusals", "sizes"]
+__all__ = ["PoolSize", "Sizes", "build", "deadlines", "effective", "refusals", "run_policy", "sizes"]

@@ -40,7 +40,7 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
             "submissionMode": "K8sJobMode",
             "backoffLimit": 0,
             "shutdownAfterJobFinishes": True,
-            **_deadlines(resource.spec.run_policy),
+            **deadlines(resource.spec.run_policy),
             **({"runtimeEnvYAML": json.dumps(runtime_env)} if runtime_env else {}),
             "submitterPodTemplate": submitter_pod(resource, attempt),
             "rayClusterSpec": _cluster(resource, attempt, sizes),
@@ -48,7 +48,8 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
     }
 
 
-def _deadlines(policy: RunPolicy) -> dict[str, int]:
+def deadlines(policy: RunPolicy) -> dict[str, int]:
+    """KubeRay's own: a backstop, behind those that the operator keeps, and how long finished pods are kept."""
     found = {
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
         "preRunningDeadlineSeconds": policy.start_deadline_seconds + BACKSTOP_SECONDS,

@@ -10,8 +10,7 @@ from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import Condition, RunStatus, Status
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts, RayJobFacts
 from hindcast_operator.planning.diagnosis import Diagnosis, diagnose
-from hindcast_operator.planning.revisions import Revision
-from hindcast_operator.planning.runs import fixed_fields
+from hindcast_operator.planning.revisions import Revision, renewed_run
 from hindcast_operator.planning.status import condition_of
 from hindcast_operator.times import after, earliest, parse, stamp
 
@@ -91,9 +90,8 @@ def observe_attempt(
         now=now,
     )
     run = _with_what_was_seen(attempt, was_queued=old.state == "Queued")
-    if attempt.job is None and run.child_uid is None and facts.resource is not None:
-        # It is yet to be created, from the spec as it is now.
-        run = run.model_copy(update={"fixed": fixed_fields(facts.resource)})
+    if attempt.job is None and run.child_uid is None:
+        run = renewed_run(facts, revision, run)
     return attempt.with_run(run)
 
 

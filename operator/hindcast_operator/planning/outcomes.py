@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from hindcast.api.attempt import AttemptOutcome
 from hindcast.api.status import RunStatus
+from hindcast_operator.facts import RayJobFacts
 from hindcast_operator.planning.attempts import (
     Deadline,
     LiveAttempt,
@@ -130,14 +131,23 @@ def _no_final_report(attempt: LiveAttempt) -> Ending:
     """The RayJob has ended, and the report does not say how."""
     job = attempt.job
     assert job is not None
-    if job.reason == "PreRunningDeadlineExceeded":
-        return _not_started(attempt)
-    if job.reason == "DeadlineExceeded":
-        return _ran_too_long(attempt)
+    if job.reason in _KUBERAY_DEADLINES:
+        return _ended_by_kuberay(attempt, job, *_KUBERAY_DEADLINES[job.reason])
     if job.reason == "SubmissionFailed":
         return _lost(attempt, Reason.SUBMISSION_FAILED, "KubeRay could not submit the job to the Ray cluster")
     status = job.job_status or job.deployment_status
     return _lost(attempt, Reason.LOST_DRIVER, f"RayJob {job.name} ended ({status}) without a final report")
+
+
+def _ended_by_kuberay(
+    attempt: LiveAttempt, job: RayJobFacts, deadline: Deadline, exceeded: Callable[[LiveAttempt], Ending]
+) -> Ending:
+    """By the deadline that the RayJob had: the spec's may have been raised while nobody could pass that on."""
+    due = deadline(attempt)
+    if due is not None and attempt.now >= due:
+        return exceeded(attempt)
+    text = f"KubeRay ended RayJob {job.name} by an earlier deadline than the spec's ({job.reason})"
+    return _lost(attempt, Reason.LOST_DRIVER, text)
 
 
 def _not_stopped(attempt: LiveAttempt) -> Ending:
@@ -187,6 +197,12 @@ def _lost(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
         return Ending("Lost", Reason.of(old.reason), f"{message}: {old.message}")
     return Ending("Lost", reason, message)
 
+
+_KUBERAY_DEADLINES: Final[Mapping[str, tuple[Deadline, Callable[[LiveAttempt], Ending]]]] = {
+    "PreRunningDeadlineExceeded": (start_deadline, _not_started),
+    "DeadlineExceeded": (active_deadline, _ran_too_long),
+}
+"""KubeRay's reasons for ending a RayJob early, with the deadline of ours that each stands behind."""
 
 _DEADLINES: Final[tuple[tuple[Deadline, Callable[[LiveAttempt], Ending]], ...]] = (
     (final_report_deadline, _no_final_report),

@@ -51,7 +51,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
         situation,
         old,
         report=_report(facts, run),
-        resolved=_resolved(situation, old),
+        resolved=_resolved(situation),
         spec_changes={type_: change for type_, change in spec_changes.items() if change is not None},
         generation=facts.generation,
         now=now,
@@ -93,11 +93,7 @@ def _report(facts: Facts, run: RunStatus | None) -> Report | None:
     return None if found is None else found.report
 
 
-def _resolved(situation: Situation, old: Status) -> Mapping[str, Any] | None:
-    """Sizes of an attempt that is new in the history."""
-    if not situation.runs or [run.child for run in old.runs[:1]] == [situation.runs[0].child]:
-        return None
+def _resolved(situation: Situation) -> Mapping[str, Any] | None:
+    """Sizes of an attempt that is yet to be created."""
     create = next((action for action in situation.actions if isinstance(action, CreateAttempt)), None)
-    if create is None:
-        return None
-    return sizes(create.resource, create.attempt.inputs).to_status()
+    return None if create is None else sizes(create.resource, create.attempt.inputs).to_status()

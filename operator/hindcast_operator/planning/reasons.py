@@ -68,7 +68,7 @@ class Reason(StrEnum):
     INVALID_DATA = ("InvalidData", "Warning", "The data cannot be used.",
         "fix the data or the input that the message names, and raise spec.revision")
     OUTPUT_CONFLICT = ("OutputConflict", "Warning", "The output folder contains the results of another spec.",
-        "choose another path, or raise spec.revision")
+        "raise spec.revision; of a recording, together with another output.path or output.onExisting: Replace")
     USER_CODE_FAILED = ("UserCodeFailed", "Warning", "An exception in the user's code; never retried.",
         "fix the code at the file and line that the message names, and raise spec.revision")
     NO_CUDA_DEVICE = ("NoCudaDevice", "Warning", "A learner has a GPU but finds no CUDA device.",
@@ -89,6 +89,8 @@ class Reason(StrEnum):
     # -- stalled: somebody must act, then the run continues by itself ----------------------------------------
     DEPENDENCY_FAILED = ("DependencyFailed", "Warning", "A recording or training that it refers to has failed.",
         "fix that one and raise its revision; this one continues when it is complete")
+    CIRCULAR_REFERENCE = ("CircularReference", "Warning", "It and a resource that it refers to wait for each other.",
+        "remove one of the two references")
     REFUSED_BY_PLATFORM = ("RefusedByPlatform", "Warning", "The platform does not allow what the spec asks for.",
         "change the field that the message names, or ask for the chart's value")
     NAME_CONFLICT = ("NameConflict", "Warning", "An object of another owner has a name that the attempt needs.",

@@ -10,7 +10,7 @@ from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import RunStatus
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts, ReferenceFacts
-from hindcast_operator.manifests import effective
+from hindcast_operator.manifests import effective, run_policy
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.planning.runs import (
@@ -52,12 +52,14 @@ class Revision:
 def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatus]) -> Revision:
     """The revision that the spec asks for.
 
-    A spec that is not valid leaves its running attempt alone: only a new attempt needs the spec.
+    A spec that is not valid leaves its running attempt alone: only a new attempt needs the spec. Its deadlines and
+    `suspend` can be read all the same.
     """
     latest = runs[0].revision if runs else 1
     if facts.resource is None or facts.problems:
         drift = Check(True, Reason.INVALID_SPEC, invalid_message(facts)) if runs else None
-        return Revision(latest, False, RunPolicy(), None, defaults, None, None, drift)
+        policy = run_policy(facts.run_policy, defaults)
+        return Revision(latest, facts.suspend and bool(runs), policy, None, defaults, None, None, drift)
     number = max(facts.resource.spec.revision, latest)
     pinned = _pinned(defaults, [run for run in runs if run.revision == number])
     resource = effective(facts.resource, pinned)
@@ -88,10 +90,21 @@ def _pinned(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
     if not attempts:
         return defaults
     used: Mapping[str, Any] = attempts[0].inputs.get(DEFAULTS_KEY, {})
-    pinned = {"storage_root": used.get("storageRoot", defaults.storage_root)}
+    pinned: dict[str, Any] = {"storage_root": used.get("storageRoot", defaults.storage_root)}
     if any(run.heard for run in attempts):
-        pinned |= {"image": used.get("image"), "ray_version": used.get("rayVersion")}
+        cluster = defaults.cluster.model_copy(update={"image": None, "ray_version": None})
+        pinned |= {"image": used.get("image"), "ray_version": used.get("rayVersion"), "cluster": cluster}
     return defaults.model_copy(update={name: value for name, value in pinned.items() if value is not None})
+
+
+def _used(defaults: Defaults) -> dict[str, Any]:
+    """The defaults that stay as they are within a revision, for the entry of an attempt."""
+    used = {
+        "image": defaults.cluster.image or defaults.image,
+        "rayVersion": defaults.cluster.ray_version or defaults.ray_version,
+        "storageRoot": defaults.storage_root,
+    }
+    return {name: value for name, value in used.items() if value is not None}
 
 
 # -- changes of the spec at the same revision ---------------------------------------------------------------
@@ -138,7 +151,7 @@ def _change(path: str, now: Any, before: Any) -> str:
 
 # -- inputs: awaited before a revision's first attempt, kept for its later ones -----------------------------
 
-_WORST_FIRST = ("Failed", "Missing", "Unfinished", "Complete")
+_WORST_FIRST = ("Failed", "Missing", "Circular", "Unfinished", "Complete")
 
 
 def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
@@ -150,21 +163,19 @@ def data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
     """
     if run is not None:
         given = sorted(input_names(run))
-        return Check(True, Reason.INPUTS_READY, f"{_list(given)} complete") if given else None
+        message = f"{_list(given, 'was', 'were')} complete when revision {run.revision} started"
+        return Check(True, Reason.INPUTS_READY, message) if given else None
     if not facts.references:
         return None
     worst = min(facts.references, key=lambda entry: (_WORST_FIRST.index(entry.state), entry.kind, entry.name))
     if worst.state == "Complete":
         names = sorted(f"{entry.kind}/{entry.name}" for entry in facts.references)
         return Check(True, Reason.INPUTS_READY, f"{_list(names)} complete")
-    return Check(False, *_not_ready(worst))
+    return Check(False, *_not_ready(f"{facts.kind}/{facts.name}", worst))
 
 
 def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dict[str, Any]:
-    """Inputs for a new attempt's entry: those of the revision's previous attempt, or else the references now.
-
-    With them the defaults that stay as they are within a revision.
-    """
+    """Inputs for a new attempt's entry: those of the revision's previous attempt, or else the references now."""
     if previous is not None:
         given = {key: previous.inputs[key] for key in input_names(previous)}
     else:
@@ -175,11 +186,10 @@ def _inputs(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dic
             for entry in facts.references
             if entry.input is not None
         }
-    used = {"image": defaults.image, "rayVersion": defaults.ray_version, "storageRoot": defaults.storage_root}
-    return {**given, DEFAULTS_KEY: {name: value for name, value in used.items() if value is not None}}
+    return {**given, DEFAULTS_KEY: _used(defaults)}
 
 
-def _not_ready(reference: ReferenceFacts) -> tuple[Reason, str]:
+def _not_ready(own: str, reference: ReferenceFacts) -> tuple[Reason, str]:
     name = f"{reference.kind}/{reference.name}"
     if reference.state == "Failed":
         return Reason.DEPENDENCY_FAILED, f"{name} has failed; fix it and raise its spec.revision"
@@ -188,11 +198,16 @@ def _not_ready(reference: ReferenceFacts) -> tuple[Reason, str]:
             Reason.REFERENCE_MISSING,
             f"{name} does not exist in this namespace; create it or correct the name",
         )
+    if reference.state == "Circular":
+        return (
+            Reason.CIRCULAR_REFERENCE,
+            f"{own} and {name} wait for each other; remove one of the references",
+        )
     return Reason.REFERENCE_UNFINISHED, f"Waiting for {name} to complete"
 
 
-def _list(names: Sequence[str]) -> str:
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+def _list(names: Sequence[str], one: str = "is", several: str = "are") -> str:
+    return f"{', '.join(names)} {one if len(names) == 1 else several}"
 
 
 # -- a new attempt ------------------------------------------------------------------------------------------
@@ -202,20 +217,43 @@ def new_run(
     facts: Facts, revision: Revision, number: int, previous: RunStatus | None, now: datetime
 ) -> RunStatus:
     """The entry of an attempt that is about to be created; `previous` is the revision's attempt before it."""
-    resource = revision.resource
-    assert resource is not None and revision.spec_hash is not None, "no attempt without a valid spec"
-    learners = resource.spec.learners.replicas if isinstance(resource, OfflineTraining) else None
+    assert revision.spec_hash is not None, "no attempt without a valid spec"
+    taken = _taken(facts, revision)
+    if previous is not None:
+        taken["first_learners"] = previous.first_learners
     return RunStatus(
         revision=revision.number,
         attempt=number,
         child=child_name(facts.kind, facts.name, revision.number, number),
-        spec_hash=revision.spec_hash,
-        course_hash=revision.course_hash,
-        image=resource.spec.cluster.image,
         inputs=_inputs(facts, previous, revision.defaults),
-        first_learners=learners if previous is None else previous.first_learners,
-        fixed={} if facts.resource is None else fixed_fields(facts.resource),
         retries=0 if previous is None else losses(previous),
         active_seconds=0 if previous is None else active_seconds(previous, now),
         started=stamp(now),
+        **taken,
     )
+
+
+def renewed_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
+    """The entry of an attempt whose RayJob does not exist yet: it is created from the spec as it is now."""
+    if revision.resource is None:
+        return run
+    taken = _taken(facts, revision)
+    if revision.drift is not None:  # the attempt is not created from that spec
+        return run.model_copy(update={"fixed": taken["fixed"]})
+    if run.attempt > 1:
+        taken["first_learners"] = run.first_learners
+    inputs = {**run.inputs, DEFAULTS_KEY: _used(revision.defaults)}
+    return run.model_copy(update={**taken, "inputs": inputs})
+
+
+def _taken(facts: Facts, revision: Revision) -> dict[str, Any]:
+    """The fields of an attempt's entry that say what it was created with."""
+    resource = revision.resource
+    assert resource is not None, "no attempt without a valid spec"
+    return {
+        "spec_hash": revision.spec_hash,
+        "course_hash": revision.course_hash,
+        "image": resource.spec.cluster.image,
+        "first_learners": resource.spec.learners.replicas if isinstance(resource, OfflineTraining) else None,
+        "fixed": {} if facts.resource is None else fixed_fields(facts.resource),
+    }

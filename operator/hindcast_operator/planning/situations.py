@@ -7,9 +7,9 @@ from typing import Final
 
 from hindcast.api.attempt import CHECKPOINT
 from hindcast.api.status import RunStatus
-from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetIntent
-from hindcast_operator.facts import AttemptFacts, Facts
-from hindcast_operator.manifests import refusals
+from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
+from hindcast_operator.facts import DEADLINES, AttemptFacts, Facts
+from hindcast_operator.manifests import deadlines, refusals
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.attempts import (
     LiveAttempt,
@@ -85,7 +85,8 @@ class Case:
 def of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
     """The situation of the live attempt; what is left of earlier ones is deleted."""
     situation = _of_live_attempt(case.with_run(attempt.run), attempt)
-    return replace(situation, actions=(*_deletions(case, kept=attempt.run.child), *situation.actions))
+    left = _deletions(case, kept=attempt.run.child)
+    return replace(situation, actions=(*left, *situation.actions, *_changed_deadlines(attempt)))
 
 
 def without_kuberay(case: Case) -> Situation:
@@ -106,6 +107,15 @@ def _of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
     if attempt.report is None and run.heard is None:
         return _starting(case, attempt)
     return _running(case, attempt)
+
+
+def _changed_deadlines(attempt: LiveAttempt) -> tuple[Action, ...]:
+    """KubeRay's own follow the spec, or it would end by the former ones what may go on."""
+    job, wanted = attempt.job, deadlines(attempt.policy)
+    if job is None or is_over(job) or job.deadlines == wanted:
+        return ()
+    changed = {name: wanted.get(name) for name in DEADLINES if wanted.get(name) != job.deadlines.get(name)}
+    return (SetDeadlines(attempt.run.child, changed),)
 
 
 def _not_created(case: Case, attempt: LiveAttempt) -> Situation:
@@ -260,7 +270,8 @@ def _waiting(case: Case) -> Situation | None:
         return invalid
     data, run = case.data, case.run
     if data is not None and not data.is_true:
-        state: State = "Stalled" if data.reason == Reason.DEPENDENCY_FAILED else "Waiting"
+        stalled = data.reason in (Reason.DEPENDENCY_FAILED, Reason.CIRCULAR_REFERENCE)
+        state: State = "Stalled" if stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
     if case.facts.kuberay == "NotInstalled":
         return without_kuberay(case)

@@ -113,7 +113,8 @@ def new_status(
     kept = Status() if new_revision else old
     report = report or Report(beat=1, at="", moved="")
     runs = situation.runs
-    has_job = bool(runs) and (runs[0].outcome is None or situation.state in FINISHED)
+    was_seen = bool(runs) and runs[0].child_uid is not None
+    has_job = was_seen and (runs[0].outcome is None or situation.state in FINISHED)
     return Status(
         observed_generation=generation,
         state=situation.state,

@@ -4,7 +4,7 @@ from hindcast.api.base import BackoffLimit, Model, NonNegative, Positive
 
 
 class RunPolicy(Model):
-    """Changeable at any time. Not used locally."""
+    """Changeable at any time, also during an attempt. Not used locally."""
 
     backoff_limit: BackoffLimit = 3
     """Lost attempts that are retried, of a training those since its last checkpoint. A user's mistake never is."""
@@ -17,4 +17,4 @@ class RunPolicy(Model):
     suspend_grace_seconds: NonNegative = 120
     """Seconds that an attempt gets to checkpoint when it is suspended."""
     ttl_seconds_after_finished: NonNegative = 0
-    """Seconds that the finished attempt's pods are kept. The resource itself is never deleted."""
+    """Seconds that the finished attempt's pods are kept, fixed at its end. The resource itself is never deleted."""
