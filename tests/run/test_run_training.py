@@ -1008,7 +1008,7 @@ class TestEvaluation:
     ) -> None:
         evaluation = {
             "interval": 4,
-            "duration": 20,
+            "duration": 5000,  # seconds of work
             "parallelToTraining": True,
             "sampleTimeoutSeconds": 1e-6,
         }
