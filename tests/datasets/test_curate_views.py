@@ -51,6 +51,8 @@ def test_selected_episodes_are_those(many):
     assert_is_dataset(again, {f"e{i}": hashes[f"e{i}"] for i in (5, 19)})
     assert ids(pickle.loads(pickle.dumps(again))) == ["e5", "e19"]
     assert len({many.digest, chosen.digest, again.digest}) == 3
+    none = many.select([])
+    assert (none.num_episodes, len(none.episode_table(with_returns=True).returns)) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hindcast.api.filter_term import parse_filter
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.episode_table import FIELDS, RETURN, EpisodeTable
+from hindcast.datasets.sources import in_threads
 from hindcast.datasets.units import EpisodePlace, Unit
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns
@@ -192,7 +193,8 @@ class Dataset(ABC):
                 f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}"
             )
         leaves = [Columns.REWARDS] if with_returns else []
-        return EpisodeTable.of((self.read(unit, leaves) for unit in self.units), with_returns)
+        parts = in_threads(lambda unit: EpisodeTable.of(self.read(unit, leaves), with_returns), self.units)
+        return EpisodeTable.concat(parts, with_returns)
 
 
 class UnitOrigin(NamedTuple):

@@ -37,21 +37,25 @@ class EpisodeTable(NamedTuple):
     returns: NDArray[np.float64] | None
 
     @classmethod
-    def of(cls, blocks: Iterable[Block], with_returns: bool) -> EpisodeTable:
-        """The episodes of all blocks, in order.
+    def of(cls, block: Block, with_returns: bool) -> EpisodeTable:
+        """The episodes of a block, in order.
 
         Raises:
             DataError: rewards of more than one number a step, where returns are requested.
         """
+        returns = returns_of(block) if with_returns else None
+        return cls(block.eps_id, block.length, block.terminated, block.truncated, returns)
+
+    @classmethod
+    def concat(cls, parts: Iterable[EpisodeTable], with_returns: bool) -> EpisodeTable:
+        """The episodes of all parts, in order."""
         none = np.zeros(0, dtype=np.bool_)
-        parts = [cls(none.astype(object), none.astype(np.int64), none, none, np.zeros(0))]
-        for block in blocks:
-            returns = returns_of(block) if with_returns else np.zeros(0)
-            parts.append(cls(block.eps_id, block.length, block.terminated, block.truncated, returns))
-        eps_id, length, terminated, truncated, returns = (
-            np.concatenate(column) for column in zip(*parts, strict=True)
+        empty = cls(
+            none.astype(object), none.astype(np.int64), none, none, np.zeros(0) if with_returns else None
         )
-        return cls(eps_id, length, terminated, truncated, returns if with_returns else None)
+        *columns, returns = zip(empty, *parts, strict=True)
+        eps_id, length, terminated, truncated = map(np.concatenate, columns)
+        return cls(eps_id, length, terminated, truncated, np.concatenate(returns) if with_returns else None)
 
     def satisfies(self, term: FilterTerm) -> Bool:
         """`[N]` which episodes satisfy a comparison of one of `FIELDS`.
