@@ -93,10 +93,8 @@ class FittedQ:
         def loss(chosen: Tensor) -> Tensor:
             batch = window.gather(chosen)
             batch["rewards"] = batch["rewards"].float() / self._scale
-            wanted = bootstrapped(batch, self._expected(target, at_next(batch))).clamp(
-                self._least, self._most
-            )
-            errors = (self._critics(batch) - wanted).square()
+            wanted = bootstrapped(batch, self._expected(target, at_next(batch)))
+            errors = (self._critics(batch) - wanted.clamp(self._least, self._most)).square()
             return (weights[:, chosen] * errors).mean(1).sum()
 
         for _ in fit(self._critics, steps, self._fit, loss, generator=self._generator, check=check):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -73,9 +73,10 @@ def split_off(
     assert fraction is not None
     split = [source.dataset.split(fraction, offline.held_out_seed or 0) for source in sources]
     shares: list[Dataset] = [share for _, share in split]
+    taken = {eps_id for share in shares for eps_id in _places(share)} if len(shares) > 1 else set()
     rests: list[Source] = []
-    for number, (source, (others, share)) in enumerate(zip(sources, split, strict=True)):
-        rest = _without(others, shares[:number] + shares[number + 1 :])
+    for source, (others, share) in zip(sources, split, strict=True):
+        rest = _without(others, taken)
         if not share.num_episodes or not rest.num_episodes:
             is_rest = field == "heldOut" and offline.set_aside is not None
             left = f" left after {_SPEC}.setAside, {offline.set_aside:g}" if is_rest else ""
@@ -88,11 +89,15 @@ def split_off(
     return rests, shares
 
 
-def _without(dataset: Dataset, others: Sequence[Dataset]) -> Dataset:
-    """The episodes whose ids none of the others has."""
-    taken = {eps_id for other in others for eps_id in other.episode_table().eps_id.tolist()}
+def _without(dataset: Dataset, taken: Collection[str]) -> Dataset:
+    """The episodes whose ids are not taken."""
     kept = [eps_id not in taken for eps_id in dataset.episode_table().eps_id.tolist()] if taken else []
     return dataset if all(kept) else dataset.select(np.flatnonzero(kept))
+
+
+def _places(dataset: Dataset) -> dict[str, int]:
+    """Each episode by its id; of several with one id, the last."""
+    return {eps_id: episode for episode, eps_id in enumerate(dataset.episode_table().eps_id.tolist())}
 
 
 def those_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) -> Dataset:
@@ -117,8 +122,9 @@ def opened(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset
     """
     assert offline.input is not None
     found = open_data(list(offline.input))
+    places = _places(found)
     for source in sources:
-        if (eps_id := _in_both(found, source.dataset)) is not None:
+        if (eps_id := _in_both(found, places, source.dataset)) is not None:
             raise SpecError(
                 f"{_SPEC}.input is {', '.join(offline.input)}, of which episode {eps_id} is trained on: give "
                 f"{_SPEC}.heldOut in its place, which holds out episodes."
@@ -126,12 +132,13 @@ def opened(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset
     return found
 
 
-def _in_both(one: Dataset, other: Dataset) -> str | None:
-    """The id of an episode that both hold, in the leaves that both have; of many with common ids, some are compared."""
-    first, second = (
-        {eps_id: episode for episode, eps_id in enumerate(each.episode_table().eps_id.tolist())}
-        for each in (one, other)
-    )
+def _in_both(one: Dataset, first: Mapping[str, int], other: Dataset) -> str | None:
+    """The id of an episode that both hold, in the leaves that both have; of many with common ids, some are compared.
+
+    Args:
+        first: the `_places` of `one`.
+    """
+    second = _places(other)
     ids = [eps_id for eps_id in first if eps_id in second][:_MOST_COMPARED]
     leaves = sorted(one.spec.leaves.keys() & other.spec.leaves.keys())
     held = contents_of(one, [first[eps_id] for eps_id in ids], leaves)
