@@ -57,10 +57,10 @@ def said(algorithm: str, config: object, kind: str = "OfflineTraining", model: o
 
 @pytest.mark.usefixtures("_stub")
 def test_a_recurrent_model_needs_an_algorithm_that_trains_it() -> None:
-    refusal = "spec.model.recurrent is 'gru', but Stub learns from single timesteps and cannot train a recurrent policy"
-    assert said("Stub", {}, model={"recurrent": "gru"}) == [refusal]
-    assert said("Plain", {}, model={"recurrent": "gru"}) == []
-    assert said("Stub", {}, model={"recurrent": "none"}) == said("Stub", {}, model="no mapping") == []
+    refusal = "spec.model.recurrent is 'GRU', but Stub learns from single timesteps and cannot train a recurrent policy"
+    assert said("Stub", {}, model={"recurrent": "GRU"}) == [refusal]
+    assert said("Plain", {}, model={"recurrent": "GRU"}) == []
+    assert said("Stub", {}, model={"recurrent": "None"}) == said("Stub", {}, model="no mapping") == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ OF_THESE = f"only {', '.join(live_algorithms())} can learn from a sampler"
 EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
 OF_EXPERTS = f"only {', '.join(EXPERTS)} can learn from a sampler"
 SAMPLER: Object = {"path": None, "sampler": {}}
-FILTERED: Object = {"model": {"observationFilter": "meanStd"}}
+FILTERED: Object = {"model": {"observationFilter": "MeanStd"}}
 
 
 def judged(stop: Object | None = None, **offline: Any) -> Object:
@@ -304,9 +304,9 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"minReplicas": 2, "maxReplicas": 2}, {}),
         bad=({"minReplicas": 2}, {"maxReplicas": 2}, {"minReplicas": 3, "maxReplicas": 2}),
     ),
-    (".evaluation", "duration auto needs parallelToTraining"): Examples(
-        good=({"duration": "auto", "parallelToTraining": True}, {"duration": 5}),
-        bad=({"duration": "auto"}, {"duration": "auto", "parallelToTraining": False}),
+    (".evaluation", "duration Auto needs parallelToTraining"): Examples(
+        good=({"duration": "Auto", "parallelToTraining": True}, {"duration": 5}),
+        bad=({"duration": "Auto"}, {"duration": "Auto", "parallelToTraining": False}),
     ),
     (".evaluation", "customFunction excludes parallelToTraining"): Examples(
         good=({"customFunction": "a:b"}, {"customFunction": "a:b", "parallelToTraining": False}),

@@ -91,7 +91,7 @@ class TestMistakes:
     def test_what_does_not_fit_the_spaces_is_found_before_another_resource_works(
         self, load: Load, reporter: MemoryReporter
     ) -> None:
-        given = "recordingRef: {name: first}\n  model: {distribution: squashedGaussian}"
+        given = "recordingRef: {name: first}\n  model: {distribution: SquashedGaussian}"
         loaded = load(("recording", "first", "{random: {}}"), ("training", "cloned", given))
         with pytest.raises(
             SpecError, match=r"file\.yaml:\d+: OfflineTraining/cloned: spec\.model\.distribution"

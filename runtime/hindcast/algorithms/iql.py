@@ -30,13 +30,13 @@ class IQLOptions(ActorCriticOptions):
     and the old Q̄, which is updated last.
 
     Defaults are the paper's for locomotion. Its other tasks use expectile 0.9 and beta 10 (AntMaze), or beta 0.5
-    (Adroit, Kitchen). Its networks are `model: {fcnetActivation: relu, distribution: boundedGaussian, freeLogStd: true,
+    (Adroit, Kitchen). Its networks are `model: {fcnetActivation: relu, distribution: BoundedGaussian, freeLogStd: true,
     logStdMin: -5, logStdMax: 2}`. beta multiplies unscaled advantages: scale rewards so that returns are around 1,000.
     """
 
     actor_lr: Schedule = [[0.0, 3e-4, "cosine"], [256_000_000.0, 0.0]]
     """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step. The default decays to 0 over
+    how the value changes up to the next point: Line (the default), Cosine or Step. The default decays to 0 over
     the paper's million updates of 256 timesteps."""
     value_lr: Schedule = 3e-4
     """Learning rate of V: a number or a schedule."""

@@ -1,4 +1,4 @@
-"""What all parts of a resource share: strictness, camelCase names, bounded types, CEL rules by validators.
+"""Base of all parts of a resource: strictness, camelCase names, bounded types, CEL rules beside validators.
 
 A model is written once and read four ways: as Python (snake_case attributes), as YAML (camelCase fields), as
 the CRD's schema (the bounds and the rules go with it) and as the reference page (the attribute docstrings).
@@ -25,6 +25,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from hindcast.api.spelling import respell_defaults
+
 GROUP: Final = "hindcast.dev"
 VERSION: Final = "v1alpha1"
 ApiVersion = Literal["hindcast.dev/v1alpha1"]
@@ -33,10 +35,10 @@ API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that the API server checks: a CEL expression that must hold; the sentence when it does not.
+    """A rule that the API server checks: a CEL expression that must hold, and the message if it does not.
 
-    `at` is the field that the sentence is about (`.stop.timesteps`), where it is not the rule's own place. A sentence
-    that `is_computed` is itself an expression.
+    `at` is the field that the message is about (`.stop.timesteps`), if it is not the part that has the rule. A message
+    that `is_computed` is itself a CEL expression.
     """
 
     cel: str
@@ -45,7 +47,7 @@ class Rule:
     is_computed: bool = False
 
     def validation(self) -> dict[str, str]:
-        """The entry of `x-kubernetes-validations`."""
+        """Return the entry of `x-kubernetes-validations`."""
         place = {"fieldPath": self.at} if self.at else {}
         return {
             "rule": self.cel,
@@ -55,15 +57,13 @@ class Rule:
 
 
 class Mark(Enum):
-    """What a field is to the run; a field without one defines it.
+    """The role of a field in the run; a field without a mark defines the run.
 
     Attributes:
-        OPERATIONAL: does not define the run: how, how fast or where it runs, never what comes out. It is left out of
-            the spec hash.
-        LOCATION: operational too, but changes only with a higher revision.
-        EXTENDABLE: defines the run and may change within a revision all the same: the run goes on with it.
-        FIXED: of a field inside an extendable one: no attempt may change it all the same, since it says what is
-            trained on.
+        OPERATIONAL: changes how, how fast or where the run executes, never its result. It is not part of the spec hash.
+        LOCATION: operational, but changes only with a higher revision.
+        EXTENDABLE: defines the run, but may change within a revision; the run continues with the new value.
+        FIXED: a field inside an extendable one that no attempt may change, since it selects the training data.
     """
 
     OPERATIONAL = auto()
@@ -76,7 +76,7 @@ OPERATIONAL, LOCATION, EXTENDABLE, FIXED = Mark
 
 
 class Model(BaseModel):
-    """Base of all parts: unknown fields are refused, nothing is coerced, values do not change once built.
+    """Base of all parts: immutable; unknown fields are refused, and no value is coerced.
 
     Numbers are finite, as JSON has no others.
     """
@@ -106,7 +106,7 @@ class Model(BaseModel):
 
     @classmethod
     def cel_rules(cls) -> list[Rule]:
-        """All rules of this part, the choices among its fields included."""
+        """Return all rules of this part, including those on choices among its fields."""
         choices = [
             Rule(
                 f"[{', '.join(f'has(self.{to_camel(n)})' for n in names)}].{test}",
@@ -125,8 +125,9 @@ class Model(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler(core_schema)
+        target = handler.resolve_ref_schema(schema)
+        respell_defaults(target)
         if rules := cls.cel_rules():
-            target = handler.resolve_ref_schema(schema)
             target["x-kubernetes-validations"] = [rule.validation() for rule in rules]
         return schema
 
@@ -137,7 +138,7 @@ def _choice_message(allowed: str, names: tuple[str, ...], found: str | None = No
 
 
 def _integral(value: Any) -> Any:
-    """`1e6` is a float in YAML and a whole number to its writer."""
+    """Turn a whole float into an integer: `1e6` is a float in YAML and a whole number to its author."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -151,7 +152,7 @@ def _check_int64(value: int) -> int:
 
 
 def _check_finite(value: Any) -> Any:
-    """Free-form values are JSON on their way to the API server and into the spec hash."""
+    """Check that a free-form value has finite numbers only: the API server and the spec hash get it as JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"contains {value}, expected finite numbers, as JSON has no others")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -160,7 +161,7 @@ def _check_finite(value: Any) -> Any:
 
 
 def beyond_json(value: Any, place: str = "") -> str | None:
-    """What a free-form value holds that is not JSON, and where (`a function at 'reward'`); None if all of it is."""
+    """Describe the first thing in a free-form value that is not JSON (`a function at 'reward'`), or return None."""
     if value is None or isinstance(value, str | int | float):
         return None
     if isinstance(value, list | tuple):
@@ -206,7 +207,7 @@ _AFTER_SCHEME: Final = {"hdfs": "//host:port/", "viewfs": "//cluster/", "file": 
 
 
 def one_slash(path: str) -> str | None:
-    """What is wrong with `hdfs:/folder`, to be put behind it; None of paths and URIs."""
+    """Describe why `hdfs:/folder`, with one slash, is not a location; None if the path has another form."""
     found = _ONE_SLASH.match(path)
     if found is None:
         return None

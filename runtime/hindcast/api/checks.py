@@ -1,6 +1,6 @@
-"""What is wrong with an algorithm in its resource, found without importing it: its options and all that must fit it.
+"""Checks of a resource's algorithm without importing it: its options, and the fields that must fit it.
 
-What depends on the spaces of an environment or of data is found when networks are built, by `hindcast plan` or a run.
+Checks that need the spaces of the environment or of the data run when networks are built, in `hindcast plan` or a run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,27 +12,30 @@ from hindcast.api.documents import Problem, Steps
 from hindcast.api.model import Distribution, ModelSpec
 from hindcast.api.options import algorithms, is_custom, live_algorithms, options_model, schemas
 from hindcast.api.sentences import nearest, problems_of
+from hindcast.api.spelling import Spelling
 
 Spec = Mapping[str, Any]
-"""Plain values, which may be wrong: the spec of an OfflineTraining, or the policy.train of an OfflineRecording."""
+"""Plain, unchecked values: the spec of an OfflineTraining, or the policy.train of an OfflineRecording."""
 
 UNFILTERED: Final = (
-    "is meanStd, whose statistics come from recorded data, and there are none: leave it at none, and scale "
+    "is MeanStd, whose statistics come from recorded data, and there are none: leave it out, and scale "
     "observations in a wrapper of the environment"
 )
 STREAMED: Final = (
     "is Streaming, but spec.config.prioritizedReplay draws from all data: leave it at Auto or take Resident"
 )
+_NOT_RECURRENT: Final = ("None", "none")
 REPLACED: Final = "is WithReplacement, but spec.config.prioritizedReplay draws by priority: leave it out"
 
 
-def check_algorithm(kind: str, spec: Spec, at: Steps) -> list[Problem]:
-    """What is wrong with the algorithm of a resource, its options, and what must fit it.
+def check_algorithm(kind: str, spec: Spec, at: Steps, spelling: Spelling | None = None) -> list[Problem]:
+    """List the problems with a resource's algorithm, its options, and the fields that must fit it.
 
     Args:
         kind: of the resource.
-        spec: its part that has `algorithm`, `config` and `model`.
-        at: the part's place (`("spec",)`).
+        spec: the part that has `algorithm`, `config` and `model`.
+        at: path of that part (`("spec",)`).
+        spelling: of enums: `IN_YAML` or `STORED`; None for values from Python.
     """
     algorithm = spec.get("algorithm")
     if not isinstance(algorithm, str):
@@ -42,7 +45,7 @@ def check_algorithm(kind: str, spec: Spec, at: Steps) -> list[Problem]:
     checks = _OF_CUSTOM if is_custom(algorithm) else _CHECKS[kind]
     found = [problem for check in checks for problem in check(algorithm, spec)]
     return [
-        *_of_options(algorithm, spec.get("config", {}), (*at, "config")),
+        *_of_options(algorithm, spec.get("config", {}), (*at, "config"), spelling),
         *(Problem((*at, *problem.steps), problem.text) for problem in found),
     ]
 
@@ -56,7 +59,7 @@ def _of_name(kind: str, algorithm: str) -> str | None:
     return f"is {algorithm}, which an {kind} cannot use; it can use {', '.join(usable)}"
 
 
-def _of_options(algorithm: str, config: Any, at: Steps) -> Iterator[Problem]:
+def _of_options(algorithm: str, config: Any, at: Steps, spelling: Spelling | None) -> Iterator[Problem]:
     if algorithm not in schemas() or not isinstance(config, dict):
         return
     owners = {name: [each for each, s in schemas().items() if name in s["properties"]] for name in config}
@@ -65,15 +68,15 @@ def _of_options(algorithm: str, config: Any, at: Steps) -> Iterator[Problem]:
         yield Problem((*at, name), f"does not apply to {algorithm}; it is a field of {', '.join(known)}")
     rest = {name: value for name, value in config.items() if name not in others}
     try:
-        options_model(algorithm).model_validate(rest)
+        options_model(algorithm).model_validate(rest, context=spelling)
     except ValidationError as error:
         yield from problems_of(error, options_model(algorithm), rest, at)
 
 
 def _of_model(algorithm: str, spec: Spec) -> Iterator[Problem]:
     schema = schemas()[algorithm]
-    recurrent = _given(spec, "model", "recurrent") or "none"
-    if recurrent != "none" and not schema.get("x-recurrent"):
+    recurrent = _given(spec, "model", "recurrent") or "None"
+    if recurrent not in _NOT_RECURRENT and not schema.get("x-recurrent"):
         yield Problem(
             ("model", "recurrent"),
             f"is '{recurrent}', but {algorithm} learns from single timesteps and cannot train a recurrent policy",
@@ -84,18 +87,22 @@ def _of_model(algorithm: str, spec: Spec) -> Iterator[Problem]:
             f"does not apply to {algorithm}, which builds its own policy: leave it out",
         )
     distribution, trained = _given(spec, "model", "distribution"), schema.get("x-distributions")
-    if trained and distribution in get_args(Distribution) and distribution not in trained:
-        yield Problem(("model", "distribution"), untrained(distribution, algorithm, trained))
+    known = {ModelSpec.in_yaml("distribution", name): name for name in get_args(Distribution)}
+    if trained and isinstance(distribution, str):
+        name = known.get(distribution, distribution)
+        if name in known.values() and name not in trained:
+            yield Problem(("model", "distribution"), untrained(name, algorithm, trained))
 
 
 def untrained(distribution: str, algorithm: str, trained: Iterable[str]) -> str:
-    """What is wrong with a distribution that an algorithm cannot train."""
-    return f"is '{distribution}', which {algorithm} cannot train: use {', '.join(trained)}"
+    """Say that an algorithm cannot train a distribution, and which it can, in YAML's spelling."""
+    word, *usable = (ModelSpec.in_yaml("distribution", name) for name in (distribution, *trained))
+    return f"is '{word}', which {algorithm} cannot train: use {', '.join(usable)}"
 
 
 def _of_sequences(algorithm: str, spec: Spec) -> Iterator[Problem]:
     schema = schemas()[algorithm]
-    if not schema.get("x-recurrent") or (_given(spec, "model", "recurrent") or "none") == "none":
+    if not schema.get("x-recurrent") or (_given(spec, "model", "recurrent") or "None") in _NOT_RECURRENT:
         return
     name = "trainBatchSizePerLearner"
     length = _given(spec, "model", "maxSeqLen") or ModelSpec.model_fields["max_seq_len"].default
@@ -131,8 +138,11 @@ def _of_own_filter(algorithm: str, spec: Spec) -> Iterator[Problem]:
 
 
 def _unfiltered(spec: Spec) -> Iterator[Problem]:
-    """A checkpoint that training starts from brings its statistics along."""
-    if _given(spec, "model", "observationFilter") == "meanStd" and spec.get("initialCheckpoint") is None:
+    # A checkpoint that training starts from brings its statistics along.
+    if (
+        _given(spec, "model", "observationFilter") in ("MeanStd", "meanStd")
+        and spec.get("initialCheckpoint") is None
+    ):
         yield Problem(("model", "observationFilter"), UNFILTERED)
 
 
@@ -180,4 +190,4 @@ _CHECKS: Final[Mapping[str, tuple[Check, ...]]] = {
     "OfflineRecording": (_of_model, _of_own_sampler, _of_own_filter),
 }
 _OF_CUSTOM: Final[tuple[Check, ...]] = (_of_filter, _of_priorities)
-"""What a user's own algorithm takes besides, it says when it is imported."""
+"""A custom algorithm states its other requirements when it is imported."""

@@ -1,13 +1,13 @@
 """The CustomResourceDefinitions: schema, CEL rules, printer columns. Pure; `make crds` writes the result.
 
-What pydantic checks when a resource is loaded, the API server checks at admission: types, bounds and choices
-by the schema, the rest by CEL rules, which are next to the validators in the models. Rules that need more than
-one field at a time are made here: options against the algorithm and each other, changes against the revision. What an
-algorithm requires of `model` and `learners` is checked by the loader alone.
+The API server checks at admission what pydantic checks when a resource is loaded: types, bounds and choices by the
+schema, the rest by CEL rules, which stand beside the validators in the models. Rules on several fields are built here:
+options against the algorithm and each other, changes against the revision. Only the loader checks what an algorithm
+requires of `model` and `learners`.
 
-A field that takes a number or a list (a schedule) has no one type, so CEL does not know it: that it applies to the
-algorithm is checked by the loader. A change of it is seen where the part around it is compared as a whole; the
-spec hash sees the rest (`pipeline.connectors`).
+A field that takes a number or a list (a schedule) has no single type, so CEL cannot see it: only the loader checks that
+it applies to the algorithm. A rule that compares the part around it as a whole notices a change of it; otherwise
+(`pipeline.connectors`) only the spec hash does.
 """
 
 import json
@@ -36,7 +36,7 @@ KINDS: Final[dict[Kind, tuple[str, str]]] = {
 
 
 def custom_resource_definitions(algorithms: Mapping[str, Schema]) -> dict[str, dict[str, Any]]:
-    """Plural name -> CRD. `algorithms` maps names to the JSON schemas of their options (see `options`)."""
+    """Map plural names to CRDs. `algorithms` maps names to the JSON schemas of their options (see `options`)."""
     return {plural: _definition(kind, plural, short, algorithms) for kind, (plural, short) in KINDS.items()}
 
 
@@ -64,6 +64,7 @@ def _definition(kind: Kind, plural: str, short: str, algorithms: Mapping[str, Sc
                     "storage": True,
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": _columns(kind),
+                    "selectableFields": _selectable_fields(kind),
                     "schema": {"openAPIV3Schema": _root(kind, algorithms)},
                 }
             ],
@@ -78,17 +79,27 @@ def _columns(kind: Kind) -> list[dict[str, Any]]:
         algorithm, result = ".spec.policy.train.algorithm", {"Output": ".status.output.path"}
     always = {
         "State": ".status.state",
+        "Reason": '.status.conditions[?(@.type=="Ready")].reason',
         "Algorithm": algorithm,
         "Progress": ".status.progress.summary",
         "Return": ".status.progress.episodeReturn",
+        "Attempt": ".status.runs[0].attempt",
         "Age": ".metadata.creationTimestamp",
     }
-    if_wide = {"RayJob": ".status.rayJob", **result, "Message": ".status.message"}
+    if_wide = {"RayJob": ".status.rayJobName", **result, "Message": ".status.message"}
+    types = {"Age": "date", "Attempt": "integer"}
     return [
-        {"name": title, "type": "date" if title == "Age" else "string", "jsonPath": path}
+        {"name": title, "type": types.get(title, "string"), "jsonPath": path}
         | ({"priority": 1} if title in if_wide else {})
         for title, path in (always | if_wide).items()
     ]
+
+
+def _selectable_fields(kind: Kind) -> list[dict[str, str]]:
+    """List what `kubectl get --field-selector` may select by."""
+    algorithm = ".spec.algorithm" if kind is OfflineTraining else ".spec.policy.train.algorithm"
+    paths = (".status.state", ".spec.suspend", algorithm, ".spec.cluster.scheduling.queueName")
+    return [{"jsonPath": path} for path in paths]
 
 
 def _root(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
@@ -99,6 +110,7 @@ def _root(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
     owner["properties"]["config"] = _config(usable, owner["properties"]["config"]["description"])
     _add_rules(owner, _algorithm_rules(kind, usable, owner["properties"]["config"]))
     _add_rules(spec, _revision_rules(kind.model_fields["spec"].annotation, spec))
+    _describe_defaults(spec)
     # What the user left out must stay out: the platform's own defaults come in later.
     spec["properties"]["runPolicy"] = without_defaults(spec["properties"]["runPolicy"])
     # An object that no operator has seen yet must not read as finished.
@@ -133,7 +145,7 @@ def _add_rules(schema: dict[str, Any], rules: Iterable[Rule]) -> None:
 
 
 def _config(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any]:
-    """The union of the algorithms' options. No defaults: they would make inapplicable fields appear."""
+    """Return the union of the algorithms' options, without defaults: these would add inapplicable fields."""
     fields: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     defaults: dict[str, dict[str, str]] = {}
     for name, options in algorithms.items():
@@ -147,13 +159,22 @@ def _config(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any
     return {"description": description, "type": "object", "properties": properties}
 
 
+def _describe_defaults(schema: dict[str, Any]) -> None:
+    """End the description of each field below that has a default with it, in place."""
+    for part in schema.get("properties", {}).values():
+        if "default" in part and "properties" not in part and "Default:" not in part["description"]:
+            part["description"] += f" Default: {_plain(part['default'])}."
+        _describe_defaults(part)
+        _describe_defaults(part.get("items", {}))
+
+
 def _plain(default: Any) -> str:
-    """A default as one writes it: `5` rather than `5.0`."""
-    return default if isinstance(default, str) else re.sub(r"\.0\b", "", json.dumps(default))
+    """Write a default as a person would: `5` rather than `5.0`."""
+    return (default or '""') if isinstance(default, str) else re.sub(r"\.0\b", "", json.dumps(default))
 
 
 def _by_algorithm(texts: Mapping[str, str]) -> str:
-    """The one text, or each with the name of its algorithm."""
+    """Return the common text, or each text after the name of its algorithm."""
     same = set(texts.values())
     return same.pop() if len(same) == 1 else ", ".join(f"{name} {text}" for name, text in texts.items())
 
@@ -163,7 +184,7 @@ _BOUND_BY: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"
 
 
 def _common(variants: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """What all algorithms agree on about a field; the loader checks the rest."""
+    """Merge an option's schemas into what all algorithms agree on; the loader checks the rest."""
     schemas = [schema for _, schema in variants]
     first = schemas[0]
     shared: dict[str, Any] = {OPEN: True}
@@ -178,7 +199,7 @@ def _common(variants: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
 
 
 def _texts(variants: list[tuple[str, dict[str, Any]]]) -> str:
-    """The description of a field; where algorithms describe it differently, each by name."""
+    """Return the description of an option, or each algorithm's after its name if they differ."""
     names_by_text: dict[str, list[str]] = {}
     for name, schema in variants:
         names_by_text.setdefault(schema.get("description", ""), []).append(name)
@@ -217,7 +238,7 @@ def _name_of_algorithm_rule(kind: Kind, names: list[str]) -> Rule:
 
 
 def _sampler_rule(kind: Kind, names: list[str]) -> Rule:
-    """Which algorithms learn from what their policy plays; a user's own says it when it is imported."""
+    """Return the rule on which algorithms can use a sampler; a custom one is checked when it is imported."""
     if kind is OfflineRecording:
         rule, place = f"!has(self.sampler) || self.algorithm in {names}", ".sampler"
     else:
@@ -230,7 +251,7 @@ _CEL_RELATIONS: Final = {"x-at-most": "{} <= {}", "x-multiple-of": "{} % {} == 0
 
 
 def _relation_rules(algorithm: str, options: Schema) -> Iterator[Rule]:
-    """How an option bounds another one, whether they are given or have the algorithm's defaults."""
+    """Yield the rules by which an option bounds another; an option that is not set has its default."""
 
     def value(field: str) -> str:
         given = f"self.config.{_cel(field)}"
@@ -248,7 +269,7 @@ def _relation_rules(algorithm: str, options: Schema) -> Iterator[Rule]:
 
 
 _FILTER_RULE: Final = Rule(
-    "self.model.observationFilter != 'meanStd' || has(self.initialCheckpoint) || "
+    "self.model.observationFilter != 'MeanStd' || has(self.initialCheckpoint) || "
     "self.input.exists(source, !has(source.sampler))",
     f"model.observationFilter {UNFILTERED}",
     at=".model.observationFilter",
@@ -268,7 +289,7 @@ _PRIORITY_RULES: Final = tuple(
         ("sampling", "WithReplacement", REPLACED),
     )
 )
-"""What draws by priority needs of recorded data."""
+"""Requirements of prioritised replay on the pipeline of recorded data."""
 
 
 _CEL_KEYWORDS: Final = re.compile(
@@ -277,7 +298,7 @@ _CEL_KEYWORDS: Final = re.compile(
 
 
 def _cel(field: str) -> str:
-    """The field's name in CEL, where keywords are escaped."""
+    """Return the field's name in CEL, which escapes keywords."""
     return f"__{field}__" if _CEL_KEYWORDS.fullmatch(field) else field
 
 
@@ -296,7 +317,8 @@ def _revision_rules(model: Any, spec: Schema) -> Iterator[Rule]:
 
 
 def _unchanged(path: tuple[str, ...], schema: Schema) -> str:
-    """CEL: a field is what it was. (Optional types would say it shorter, at an unbounded cost.)"""
+    """Return a CEL expression that a field has not changed."""
+    # Optional types would be shorter, but their cost is unbounded for the API server.
     guards, chain = [], ""
     for step in path:
         chain += f".{_cel(step)}"
@@ -313,7 +335,7 @@ def _unchanged(path: tuple[str, ...], schema: Schema) -> str:
 
 
 def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The largest parts of the spec that define the run through and through, and that CEL can see."""
+    """Yield the paths of the largest parts of the spec that entirely define the run and that CEL can see."""
     for alias, field in named_fields(model).items():
         part = schema["properties"][alias]
         below = models_in(field.annotation)
@@ -328,7 +350,7 @@ def _defining(model: type[Model], schema: Schema, path: tuple[str, ...] = ()) ->
 
 
 def _fixed(model: type[Model], schema: Schema, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The parts of an extendable field that may not change all the same."""
+    """Yield the paths of the fixed fields inside an extendable one."""
     for alias, field in named_fields(model).items():
         if FIXED in field.metadata:
             yield (*path, alias)
@@ -337,7 +359,7 @@ def _fixed(model: type[Model], schema: Schema, path: tuple[str, ...]) -> Iterato
 
 
 def _hidden(schema: Schema) -> bool:
-    """Whether CEL does not know a field: it has no one type. (An open mapping can be compared as a whole.)"""
+    """Return whether CEL cannot see a field, since it has several types. (It can compare an open mapping.)"""
     if OPEN in schema and "type" not in schema:
         return True
     return isinstance(schema.get("items"), dict) and _hidden(schema["items"])
@@ -351,5 +373,5 @@ def _has_operational(model: type[BaseModel]) -> bool:
 
 
 def _may_change(field: FieldInfo) -> bool:
-    """Whether a field's mark lets it change within a revision."""
+    """Return whether a field may change within a revision."""
     return EXTENDABLE in field.metadata or OPERATIONAL in field.metadata

@@ -1,4 +1,4 @@
-"""What keeps a resource from continuing another's run: the fields in which they differ, in words."""
+"""The differences that keep a resource from continuing a run, in words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hindcast.api.recording import OfflineRecording
 from hindcast.api.training import OfflineTraining
 
 OPEN: Final = frozenset({"kwargs", "customConfig", "moduleOptions", "preLearnerKwargs", "readOptions"})
-"""Fields that hold whatever the user's own code takes: texts in them may be secret."""
+"""Fields that hold arguments of the user's own code: texts in them may be secret."""
 _LONGEST: Final = 60
 _MOST: Final = 3
 
@@ -20,10 +20,10 @@ Path = tuple[str | int, ...]
 
 
 def differences(before: Resource, after: Resource) -> str:
-    """The run-defining fields that changed: "spec.model.fcnetHiddens: [8] → [10], spec.seed: 0 → 1".
+    """List the run-defining fields that changed: "spec.model.fcnetHiddens: [8] → [10], spec.seed: 0 → 1".
 
-    At most three, and the number of the others; empty where there are none. Values that are long, or may be secret, are
-    left out. What a run may be continued with (`stop`, `evaluation`) does not count.
+    At most three, then the number of the others; empty if nothing changed. Long values, and values that may be secret,
+    are left out. Fields that may change during a run (`stop`, `evaluation`) do not count.
     """
     then, now = (dict(_leaves(_nested(course_of(each)))) for each in (before, after))
     paths = [path for path in dict.fromkeys([*then, *now]) if then.get(path) != now.get(path)]
@@ -38,7 +38,7 @@ def _nested(course: dict[str, Any]) -> dict[Path, Any]:
 
 
 def _leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
-    """The values at the end of every path, through objects and lists of objects."""
+    """Yield the leaves with their paths, through objects and lists of objects."""
     for path, value in values.items():
         if isinstance(value, dict) and value:
             yield from _leaves({(*path, name): part for name, part in value.items()})
@@ -49,7 +49,7 @@ def _leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
 
 
 def _value(resource: Resource, path: Path) -> str | None:
-    """The value in words; None of one that is long or may be secret."""
+    """Return the value as text, or None if it is long or may be secret."""
     found: Any = resource.spec.model_dump(mode="json", by_alias=True)
     for place, name in enumerate(path):
         try:

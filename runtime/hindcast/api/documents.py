@@ -22,9 +22,9 @@ _NODE_LIMIT: Final = 100_000
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where in the document (`steps` may be empty), and the sentence.
+    """A problem in a document: its path (`steps`, which may be empty) and the sentence.
 
-    `line` is given where the place is known better than by the steps (1-based; 0 for the file as a whole).
+    `line` (1-based; 0 for the file as a whole) is set if it is more exact than the steps.
     """
 
     steps: Steps
@@ -34,9 +34,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document: its plain value, the 1-based line of every key and entry, what is wrong with it.
+    """A YAML document: its plain value, the 1-based line of every key and entry, and its problems.
 
-    The value is None when it could not be read.
+    The value is None if the document could not be read.
     """
 
     value: Any
@@ -45,17 +45,17 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def line_of(self, steps: Steps) -> int:
-        """Line of a place, or of the nearest place around it that exists."""
+        """Return the line of a path, or of its nearest parent that exists."""
         while steps and steps not in self.lines:
             steps = steps[:-1]
         return self.lines.get(steps, self.line)
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of a file, in order; empty ones are skipped.
+    """Yield the documents of a file in order, without empty ones.
 
-    What cannot be read at all (no such file, broken YAML) ends it with a Document of value None that carries
-    the problem, since what stands before it in the file is still worth checking.
+    A file or a part of it that cannot be read (no such file, invalid YAML) ends the sequence with a Document without a
+    value that has the problem, since the documents before it are still worth checking.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -72,7 +72,7 @@ def read_documents(path: Path) -> Iterator[Document]:
 
 
 def documents_of(text: str) -> Iterator[Document]:
-    """The documents of a text, as `read_documents` gives those of a file."""
+    """Yield the documents of a text, as `read_documents` does those of a file."""
     try:
         for node in YAML(typ="rt", pure=True).compose_all(text):
             if not (isinstance(node, ScalarNode) and node.tag == f"{_TAG}null"):
@@ -100,7 +100,7 @@ def _broken(error: MarkedYAMLError, text: str) -> Document:
 
 
 class _Reader:
-    """Turns one document's nodes into values."""
+    """A reader that turns the nodes of one document into values."""
 
     def __init__(self) -> None:
         self.lines: dict[Steps, int] = {}
@@ -171,7 +171,7 @@ class _Reader:
             return node.value
 
     def unread(self, node: Node, steps: Steps, text: str) -> None:
-        """A value that is not known, so that nothing more can be said about the document."""
+        """Add a problem with a value that cannot be known; the document then counts as unreadable."""
         if not self.unreadable:
             self.problem(node, steps, text)
         self.unreadable = True
@@ -181,7 +181,8 @@ class _Reader:
 
 
 def _text(text: str) -> str:
-    """JSON escapes a character beyond the first plane as two halves; YAML does not know that they are one."""
+    """Join surrogate pairs into characters."""
+    # JSON escapes a character beyond the first plane as two halves; YAML does not know that they are one.
     if any("\ud800" <= character <= "\udfff" for character in text):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text

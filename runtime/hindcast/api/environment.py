@@ -1,4 +1,4 @@
-"""The simulator: which environment, how it is made, how actions reach it."""
+"""The environment, its wrappers, and the range of its actions."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from hindcast.api.base import FreeForm, Model, Positive, Text
 
 
 class Named(Model):
-    """Something made from a name and keyword arguments: a wrapper, a connector."""
+    """A name and keyword arguments, of a wrapper or a connector."""
 
     name: Text
     """A name that Hindcast knows, or "package.module:Name"."""

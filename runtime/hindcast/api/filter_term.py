@@ -1,4 +1,4 @@
-"""Comparisons as people write them: `rewards > 0`, `eps_id in ["a", "b"]`."""
+"""Comparisons as text: `rewards > 0`, `eps_id in ["a", "b"]`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OPERATORS = "==, !=, <, <=, >, >= or in"
 
 
 def parse_filter(text: str) -> FilterTerm:
-    """A comparison: a column, an operator and a value (a number, true, false or text; for `in` a list of them).
+    """Parse a column, an operator and a value (a number, true, false or text; for `in` a list of them).
 
     Raises:
-        SpecError: what was found at which character, and what was expected.
+        SpecError: the text is no comparison; the message names the character and what is expected there.
     """
     name = _NAME.match(text)
     if name is None:
@@ -47,7 +47,7 @@ def _value(text: str, start: int, is_list: bool) -> Any:
 
 
 def _plain(given: str) -> Any:
-    """Text in single quotes or none, or None."""
+    """Return a text in single quotes or without quotes, or None if it is neither."""
     if len(given) > 1 and given[0] == given[-1] == "'":
         return given[1:-1]
     return given if _BARE.match(given) else None

@@ -1,4 +1,4 @@
-"""The spec hash: one short word for everything that defines what a run produces."""
+"""The spec hash: one short word for all fields that define the result of a run."""
 
 import hashlib
 import json
@@ -12,32 +12,30 @@ from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
 
 
 def spec_hash(resource: OfflineRecording | OfflineTraining) -> str:
-    """16 hex digits (of SHA-256) over the run-defining fields of the spec.
+    """Return 16 hex digits (of SHA-256) over the run-defining fields of the spec.
 
-    Fields marked operational (pool sizes, prefetching, deadlines, paths …) do not count. A field that has its
-    default counts as not given, so that neither writing a default out nor a later version with more fields
-    changes the hash.
+    Fields marked operational (pool sizes, prefetching, deadlines, paths …) do not count, nor does a field that has its
+    default: neither writing a default out nor a later version with more fields changes the hash.
     """
     return _hash(resource, _defining(resource.spec))
 
 
 def course_hash(resource: OfflineRecording | OfflineTraining) -> str:
-    """16 hex digits over the run-defining fields that no attempt of a revision may change.
+    """Return 16 hex digits over the run-defining fields that no attempt of a revision may change.
 
-    Those marked extendable (`stop` and `evaluation` of a training) say how far the run goes, not where: a training
-    of more updates makes the same ones first. What they hold that is marked fixed (which episodes are held out) does
-    count.
+    Extendable fields (`stop` and `evaluation` of a training) only say how far the run goes: a training of more updates
+    begins with the same ones. Fixed fields inside them (which episodes are held out) do count.
     """
     return _hash(resource, course_of(resource))
 
 
 def part_hash(part: Model, without: Collection[str]) -> str:
-    """16 hex digits over the run-defining fields of a part of a spec, but those named `without`, as YAML has them."""
+    """Return 16 hex digits over the run-defining fields of a part of a spec, without those of some YAML names."""
     return _digest({name: value for name, value in _defining(part).items() if name not in without})
 
 
 def course_of(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
-    """What `course_hash` is of: the fields that are not at their defaults, as YAML has them; fixed ones by path."""
+    """Return the fields of `course_hash` that are not at their defaults, by YAML name; fixed ones by path."""
     course = _defining(resource.spec)
     for name, field in type(resource.spec).model_fields.items():
         if EXTENDABLE in field.metadata:
@@ -75,7 +73,7 @@ def _defining(model: Model) -> dict[str, Any]:
 
 
 def _fixed(value: Any, path: str) -> dict[str, Any]:
-    """The fixed fields of an extendable part that are given, by path."""
+    """Return the fixed fields of an extendable part that are set, by path."""
     found: dict[str, Any] = {}
     if not isinstance(value, Model):
         return found

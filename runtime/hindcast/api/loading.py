@@ -1,4 +1,4 @@
-"""From YAML files to resources. All problems of all files are reported at once, one sentence each."""
+"""Resources from YAML files. All problems of all files are reported at once, one sentence each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from hindcast.api.checks import check_algorithm
 from hindcast.api.documents import Document, Problem, read_documents
 from hindcast.api.recording import OfflineRecording, TrainPolicy
 from hindcast.api.sentences import problems_of, sentence, show, similar
+from hindcast.api.spelling import IN_YAML, STORED, Spelling
 from hindcast.api.training import OfflineTraining
 from hindcast.errors import SpecError
 
@@ -25,7 +26,7 @@ KINDS: Final[dict[str, type[OfflineRecording] | type[OfflineTraining]]] = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """A resource and where it came from: the file as it was named, and the 1-based line where it begins."""
+    """A resource and its location: the file as the user named it, and the 1-based line where it begins."""
 
     resource: Resource
     file: str
@@ -33,12 +34,12 @@ class Loaded:
     document: Document
 
     def at(self, *steps: str | int) -> str:
-        """`file:line` of a field: `at("spec", "input", 0, "recordingRef")`."""
+        """Return `file:line` of a field: `at("spec", "input", 0, "recordingRef")`."""
         return f"{self.file}:{self.document.line_of(steps)}"
 
 
 def load_resources(paths: Iterable[str | Path] | str | Path) -> list[Loaded]:
-    """The resources of YAML files (1.2, several documents each), in the order they are written.
+    """Return the resources of YAML files (1.2, several documents each), in the order of the files.
 
     Raises SpecError with a line for every problem of every file.
     """
@@ -50,7 +51,7 @@ def load_resources(paths: Iterable[str | Path] | str | Path) -> list[Loaded]:
         if not documents:
             problems.append(f"{path}: has no resource in it; begin with apiVersion: {API_VERSION} and a kind")
         for document in documents:
-            resource, wrong = _resource(document)
+            resource, wrong = _resource(document, IN_YAML)
             problems += [_line(str(path), document, problem) for problem in wrong]
             if resource is not None:
                 loaded.append(Loaded(resource, str(path), document.line, document))
@@ -61,25 +62,27 @@ def load_resources(paths: Iterable[str | Path] | str | Path) -> list[Loaded]:
 
 
 def validate_resource(data: dict[str, Any]) -> Resource:
-    """A resource from plain values in the YAML's form, checked as a file is, for those who have no file.
+    """Return the resource of plain values, checked like a file's.
+
+    Enums may have YAML's or Python's spelling: files of older runs have Python's.
 
     Raises SpecError with a line for every problem.
     """
-    resource, problems = _resource(Document(data, line=1))
+    resource, problems = _resource(Document(data, line=1), STORED)
     if resource is None:
         raise SpecError("\n".join(sentence(problem) for problem in problems))
     return resource
 
 
 def document_of(resource: Resource, *, exclude_none: bool = False) -> dict[str, Any]:
-    """The resource as it was written, in the YAML's form: fields that were left to their defaults are left out."""
+    """Return the resource as plain values of its YAML, without the fields that were not given."""
     given = resource.model_dump(
         mode="json", by_alias=True, exclude_unset=True, exclude_none=exclude_none, exclude={"status"}
     )
     return {"apiVersion": resource.api_version, "kind": resource.kind, **given}
 
 
-def _resource(document: Document) -> tuple[Resource | None, list[Problem]]:
+def _resource(document: Document, spelling: Spelling) -> tuple[Resource | None, list[Problem]]:
     problems = list(document.problems)
     if document.value is None:
         return None, problems
@@ -88,10 +91,10 @@ def _resource(document: Document) -> tuple[Resource | None, list[Problem]]:
         return None, problems + unknown
     resource: Resource | None = None
     try:
-        resource = model.model_validate(document.value, by_alias=True, by_name=False)
+        resource = model.model_validate(document.value, by_alias=True, by_name=False, context=spelling)
     except ValidationError as error:
         problems += problems_of(error, model, document.value)
-    problems += check_algorithms(document.value)
+    problems += check_algorithms(document.value, spelling)
     return (None if problems else resource), sorted(
         problems, key=lambda p: p.line or document.line_of(p.steps)
     )
@@ -122,8 +125,8 @@ def _unexpected(value: dict[str, Any], name: str, expected: str) -> Problem:
     return Problem((name,), f"{found}, expected {expected}")
 
 
-def check_algorithms(value: dict[str, Any]) -> list[Problem]:
-    """What is wrong with the algorithm and what must fit it, from plain values: they may be wrong elsewhere."""
+def check_algorithms(value: dict[str, Any], spelling: Spelling | None = None) -> list[Problem]:
+    """List what is wrong with the algorithm and what must fit it, from plain values: they may be wrong elsewhere."""
     at: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
     here: Any = value
     for step in at:
@@ -132,7 +135,7 @@ def check_algorithms(value: dict[str, Any]) -> list[Problem]:
         return []
     if value["kind"] == "OfflineRecording":
         here = {"algorithm": TrainPolicy.model_fields["algorithm"].default} | here
-    return check_algorithm(value["kind"], here, at)
+    return check_algorithm(value["kind"], here, at, spelling)
 
 
 def _line(file: str, document: Document, problem: Problem) -> str:

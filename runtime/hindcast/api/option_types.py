@@ -1,6 +1,6 @@
-"""Types of options that JSON schemas name: schedules, and options of which one bounds another.
+"""Types of options that JSON schemas name: schedules, and options that bound each other.
 
-A class of options and the model that its JSON schema becomes again (`options`) both check with these.
+A class of options, and the model that `options` rebuilds from its JSON schema, both check with these.
 """
 
 import itertools
@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from hindcast.api.sentences import RELATED
+from hindcast.api.spelling import YamlWords
 
-JoinedBy = Literal["line", "cosine", "step"]
+JoinedBy = Annotated[Literal["line", "cosine", "step"], YamlWords("Line", "Cosine", "Step")]
 Point = Annotated[list[float | JoinedBy], Field(min_length=2, max_length=3)]
 Points = Annotated[list[Point], Field(min_length=1, max_length=64)]
 Curve: TypeAlias = float | Sequence[Sequence[float | str]]
@@ -55,8 +56,8 @@ Schedule = Annotated[
 ]
 """A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (RLlib's form).
 
-A point's third item says how the value changes up to the next point: by a "line" where there is none, by half a
-"cosine", or by a "step" that keeps it until then: `[[0, 0], [1000, 3e-4, cosine], [1000000, 0]]`.
+A point's third item says how the value changes up to the next point: along a "line" (the default), along half a
+"cosine", or in a "step" at the next point: `[[0, 0], [1000, 3e-4, "cosine"], [1000000, 0]]`, in YAML `Cosine`.
 """
 ChanceSchedule = Annotated[
     Annotated[float, Field(ge=0, le=1)] | Points,
@@ -67,17 +68,17 @@ ChanceSchedule = Annotated[
 """A schedule of a probability."""
 
 BY_NAME: Final[Mapping[str, Any]] = {"Schedule": Schedule, "ChanceSchedule": ChanceSchedule}
-"""What `x-type` in an option's schema names."""
+"""The types that `x-type` in an option's schema names."""
 
 RELATIONS: Final[Mapping[str, tuple[str, Callable[[Any, Any], bool]]]] = {
     "x-at-most": ("at most", operator.le),
     "x-multiple-of": ("a multiple of", lambda value, other: value % other == 0),
 }
-"""What an option's schema may say of it and the option that it names there."""
+"""Relations of an option to another that its schema names: keyword -> words for messages, and the check."""
 
 
 class Related(BaseModel):
-    """Options that are checked against each other, as `RELATIONS` in their schemas say."""
+    """Options that are checked against each other by the `RELATIONS` in their schemas."""
 
     @model_validator(mode="after")
     def _check_relations(self) -> Self:

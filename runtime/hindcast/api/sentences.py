@@ -1,4 +1,4 @@
-"""What is wrong, in sentences: pydantic's errors as `spec.config.lr is 'fast' (text), expected a number`."""
+"""Sentences from pydantic's errors: `spec.config.lr is 'fast' (text), expected a number`."""
 
 import difflib
 import json
@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from hindcast.api.documents import Problem, Steps
+from hindcast.api.spelling import OLD_SPELLING
 
 _SHOWN: Final = 60
 
@@ -26,10 +27,11 @@ _EXPECTED: Final = {
     "string_type": "text",
 }
 RELATED: Final = "related"
-"""Type of the error of a field that another one bounds; its context says which."""
+"""Type of the error on a field that another one bounds; the context names it."""
 _VERBS: Final = ("cannot", "combines", "contains", "does", "has", "is", "merges", "refers", "sets")
-"""First words of problems that read on from the name of their field."""
+"""First words of problems that continue the sentence after the field's name."""
 _WHOLE: Final = {
+    OLD_SPELLING: "is {value!r}: write {word}",
     "missing": "is missing",
     "too_long": "has {actual_length} entries, expected at most {max_length}",
     "too_short": "has {actual_length} entries, expected at least {min_length}",
@@ -50,18 +52,18 @@ _BOUNDS: Final = {
 
 
 def dotted(steps: Sequence[str | int]) -> str:
-    """A place as users write it: `spec.input[0].path`."""
+    """Write a path as users do: `spec.input[0].path`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return text.removeprefix(".")
 
 
 def steps_of(text: str) -> tuple[str | int, ...]:
-    """The steps of a place as `dotted` writes it."""
+    """Return the steps of a path that `format_path` wrote."""
     return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", text))
 
 
 def sentence(problem: Problem, prefix: str = "") -> str:
-    """A problem as one sentence: the place, then what is wrong with it."""
+    """Write a problem as one sentence: the path, then the problem."""
     place = prefix + dotted(problem.steps)
     if not place:
         return problem.text
@@ -70,13 +72,13 @@ def sentence(problem: Problem, prefix: str = "") -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean 'algorithm'?` when a name is near enough, else all that are allowed."""
+    """Return `; did you mean 'algorithm'?` if a name is close enough, else a list of the allowed names."""
     known = sorted(names)
     return similar(name, known) or (f"; allowed: {', '.join(known)}" if known else "")
 
 
 def similar(name: str, names: Iterable[str]) -> str:
-    """`; did you mean 'Episodes'?` when a name is near enough, else nothing."""
+    """Return `; did you mean 'Episodes'?` if a name is close enough, else an empty text."""
     found = _close(name, names)
     return f"; did you mean '{found}'?" if found else ""
 
@@ -88,7 +90,7 @@ def _close(name: str, names: Iterable[str]) -> str | None:
 
 
 def show(value: Any) -> str:
-    """A value as it may stand in YAML, shortened, with the word for its type where that is not plain."""
+    """Write a value as in YAML, shortened, with the name of its type if that is not obvious."""
     if value is None:
         return "empty"
     if isinstance(value, str):
@@ -105,14 +107,14 @@ def _short(text: str) -> str:
 
 
 def named_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a model by their names in YAML."""
+    """Map the YAML names of a model's fields to the fields."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def problems_of(
     error: ValidationError, model: type[BaseModel], data: Any, prefix: Steps = ()
 ) -> list[Problem]:
-    """The problems that pydantic found in `data`, one for each place, each a sentence."""
+    """List the problems that pydantic found in `data`, one sentence for each path."""
     by_place: dict[Steps, list[ErrorDetails]] = {}
     branches: set[Steps] = set()
     for details in error.errors(include_url=False):
@@ -129,15 +131,15 @@ def problems_of(
     return [
         Problem((*prefix, *steps), _describe(details, steps, model, prefix))
         for steps, details in by_place.items()
-        # Of the branches of a union, the one that got further into the value is the one that was meant.
+        # Of a union's alternatives, the user meant the one that matched deeper into the value.
         if not (steps in branches and steps in deeper)
-        # A required field under a wrong name is one mistake.
+        # A misspelt required field is one mistake, although pydantic reports it as unknown and as missing.
         and not (details[0]["type"] == "missing" and steps in misspelt)
     ]
 
 
 def _place(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
-    """Steps into the data, without the tags that unions add, and whether there were such tags."""
+    """Return the steps into the data without the tags that pydantic adds for unions, and whether it added any."""
     steps: list[str | int] = []
     loc, here, tags = details["loc"], data, False
     for index, step in enumerate(loc):
@@ -157,7 +159,7 @@ def _place(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
 
 
 def value_problem(error: ValidationError) -> str:
-    """The first problem that pydantic found, without its place: `'0.5', expected at least 1`."""
+    """Return the first problem that pydantic found, without its path: `'0.5', expected at least 1`."""
     details = error.errors(include_url=False)[0]
     if details["type"] in _WHOLE:
         return _WHOLE[details["type"]].format(**details.get("ctx", {}))
@@ -166,7 +168,7 @@ def value_problem(error: ValidationError) -> str:
 
 
 def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel], prefix: Steps) -> str:
-    # Of the branches of a union, the one that takes the value's type is the one that was meant.
+    # Of a union's alternatives, the user meant the one that accepts the value's type.
     details = next((each for each in errors if each["type"] in _WHOLE), errors[0])
     context = details.get("ctx", {})
     if details["type"] == "extra_forbidden":
@@ -190,7 +192,7 @@ def _expected(details: ErrorDetails) -> str | None:
 
 
 def _plain_numbers(context: dict[str, Any]) -> dict[str, Any]:
-    """Whole numbers without `.0`, however pydantic keeps its bounds."""
+    """Turn whole bounds, which pydantic keeps as floats, into integers."""
     return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in context.items()}
 
 
@@ -207,7 +209,7 @@ def _similar(details: ErrorDetails) -> str:
 
 
 def _names_at(model: type[BaseModel], steps: Steps) -> Iterable[str]:
-    """The fields of the model that stands at a place inside `model`, if one does."""
+    """List the fields of the model at a path inside `model`; empty if there is none or several."""
     here: Any = model
     for step in steps:
         here = _step_into(here, step)
@@ -226,12 +228,12 @@ def _step_into(annotation: Any, step: str | int) -> Any:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models among the alternatives of an annotation."""
+    """List the models among the alternatives of an annotation."""
     return [p for p in _parts(annotation) if isinstance(p, type) and issubclass(p, BaseModel)]
 
 
 def _parts(annotation: Any) -> list[Any]:
-    """The alternatives of an annotation, unwrapped."""
+    """List the alternatives of an annotation, without Annotated and Union."""
     if get_origin(annotation) is Annotated:
         return _parts(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

@@ -6,18 +6,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from hindcast.api.base import FreeForm, Model, NonNegative, Positive, ShortText, Text
+from hindcast.api.lists import ListMap
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Message = Annotated[str, Field(max_length=32768)]
 
 
-def _map_by(*keys: str) -> dict[str, Any]:
-    """A list that server-side apply merges by these fields of its entries."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
-
-
 def _finite_ones(metrics: Any) -> Any:
-    """A NaN loss is left out, since JSON cannot represent it; the run continues."""
+    """Leave out NaN and infinite metrics, which JSON cannot represent; the run continues."""
     if not isinstance(metrics, dict):
         return metrics
     return {k: v for k, v in metrics.items() if not isinstance(v, float) or math.isfinite(v)}
@@ -154,7 +150,7 @@ class Status(Model):
     """One word, for people."""
     message: Message | None = None
     """One sentence for people: why it is in this state, what to do next."""
-    conditions: Annotated[list[Condition], Field(max_length=32, json_schema_extra=_map_by("type"))] = []
+    conditions: Annotated[list[Condition], Field(max_length=32), ListMap("type")] = []
     """The conditions."""
     ray_job: ShortText | None = None
     """Name of the current attempt's RayJob."""
@@ -166,7 +162,5 @@ class Status(Model):
     """The run's checkpoints."""
     resolved: FreeForm = {}
     """Sizes that were chosen, each with its reason."""
-    runs: Annotated[
-        list[RunStatus], Field(max_length=32, json_schema_extra=_map_by("revision", "attempt"))
-    ] = []
+    runs: Annotated[list[RunStatus], Field(max_length=32), ListMap("revision", "attempt")] = []
     """The latest attempts, newest first."""

@@ -1,19 +1,21 @@
-"""From pydantic's JSON schema to Kubernetes' structural schema.
+"""Kubernetes' structural schemas from pydantic's JSON schemas.
 
-The API server wants one type per field, no references and no null unions; what cannot be said so is left open
+The API server requires one type per field, no references and no unions with null. Other fields are left open
 (`x-kubernetes-preserve-unknown-fields`) and checked when the resource is loaded.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hindcast.api.lists import LIST_TYPE
+
 Schema = Mapping[str, Any]
 OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 
-# Bounds for what has none: everything that a CEL rule may read must be bounded.
+# Bounds for fields without any: the API server estimates the cost of CEL rules from them.
 _LIMITS: Final = {"string": ("maxLength", 1024), "array": ("maxItems", 64)}
 
-# Bounds that speak of one type only, so that they may stand on a field of several types.
+# Bounds that apply to one type only, so that a field of several types may have them.
 _BOUNDS: Final = {
     "array": ("maxItems", "minItems"),
     "integer": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"),
@@ -40,6 +42,7 @@ _KEPT: Final = (
     "minLength",
     "minProperties",
     "minimum",
+    "not",
     "pattern",
     "required",
     "type",
@@ -47,10 +50,9 @@ _KEPT: Final = (
 
 
 def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) -> dict[str, Any]:
-    """The structural schema of a JSON schema written by pydantic (its `$defs` are the definitions).
+    """Return the structural schema of a JSON schema written by pydantic (its `$defs` are the definitions).
 
-    Defaults stay, except empty lists and mappings and sections that would only fill in such: these say
-    nothing.
+    Defaults stay, except empty lists and mappings, and sections that would only add such.
     """
     definitions = definitions or schema.get("$defs", {})
     schema = _resolve(schema, definitions)
@@ -80,7 +82,7 @@ def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) 
 
 
 def without_defaults(schema: Schema) -> dict[str, Any]:
-    """The schema with no default anywhere in it."""
+    """Return the schema without any default in it."""
     result = {key: value for key, value in schema.items() if key != "default"}
     if "properties" in result:
         result["properties"] = {n: without_defaults(part) for n, part in result["properties"].items()}
@@ -88,7 +90,7 @@ def without_defaults(schema: Schema) -> dict[str, Any]:
 
 
 def _resolve(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """The schema itself in place of a reference; keywords next to the reference win."""
+    """Replace a reference by its schema; keywords beside the reference override it."""
     if "$ref" not in schema:
         return schema
     target = _resolve(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
@@ -98,10 +100,11 @@ def _resolve(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 def _children(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
     if "properties" in schema:
         parts = {name: structural(part, definitions) for name, part in schema["properties"].items()}
-        # The API server drops an empty mapping, and GitOps tools would see a difference for ever.
+        # The API server drops an empty mapping, and GitOps tools would always see a difference.
         return {"properties": parts} if parts else {}
     if schema.get("type") == "array":
-        return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}}
+        merged = {} if LIST_TYPE in schema else {LIST_TYPE: "atomic"}
+        return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}, **merged}
     values = schema.get("additionalProperties")
     if isinstance(values, dict):
         return {"additionalProperties": structural(values, definitions)} | (
@@ -112,7 +115,7 @@ def _children(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, An
 
 
 def _union(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
-    """The one alternative besides null, or an open field. Null is kept only where it says something."""
+    """Return the one alternative besides null, or an open field; nullable only if null is not the default."""
     alternatives = [part for part in schema["anyOf"] if part.get("type") != "null"]
     around = {key: value for key, value in schema.items() if key not in ("anyOf", "title")}
     if len(alternatives) == 1:
@@ -126,7 +129,7 @@ def _union(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
 
 
 def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
-    """A field of several types. Values of other types are refused by bounds that nothing meets."""
+    """Return a field of several types, with bounds that no value of another type can meet."""
     kinds = {part.get("type") for part in alternatives}
     result = {**structural(around), OPEN: True}
     if "string" not in kinds:
@@ -139,7 +142,7 @@ def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
 
 
 def _tagged(schema: Schema) -> dict[str, Any]:
-    """A union told apart by a field: that field is checked, the rest is left open (it may contain itself)."""
+    """Return a union with a discriminator: only that field is checked, since the union may contain itself."""
     tag = schema["discriminator"]["propertyName"]
     tags = sorted(schema["discriminator"]["mapping"])
     described = {"description": schema["description"]} if "description" in schema else {}
@@ -152,7 +155,7 @@ def _tagged(schema: Schema) -> dict[str, Any]:
 
 
 def _tells(default: Any, result: Mapping[str, Any]) -> bool:
-    """Whether a default says more than that the field is absent."""
+    """Return whether a default differs in meaning from an absent field."""
     if default is None or default in ([], {}):
         return False
     if "properties" in result:

@@ -1,6 +1,6 @@
 """OfflineTraining: train a policy from recorded experience."""
 
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -26,10 +26,12 @@ from hindcast.api.evaluation import EvaluationSpec, OfflineEvaluationSpec
 from hindcast.api.input import RECORDED_ALONE, InputSource, Sampler
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
+from hindcast.api.options import Config
 from hindcast.api.pipeline import PipelineSpec
-from hindcast.api.quantity import Quantity
+from hindcast.api.quantity import Cpus, Quantity
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.spaces import SpaceSpec
+from hindcast.api.spelling import YamlWords
 from hindcast.api.status import Status
 
 
@@ -38,20 +40,20 @@ class LearnersSpec(Model):
 
     replicas: Annotated[Positive, OPERATIONAL] = 1
     """Number of learners (data parallel)."""
-    cpus: Annotated[float | None, Field(gt=0), OPERATIONAL] = None
+    cpus: Annotated[Cpus | None, OPERATIONAL] = None
     """CPUs per learner. Default: 1, or with a GPU as many as its data loading needs."""
     gpus: Annotated[float, Field(ge=0), OPERATIONAL] = 0.0
     """GPUs per learner."""
     memory: Annotated[Quantity | None, OPERATIONAL] = None
     """Memory per learner. Default: computed."""
-    device: Annotated[Literal["auto", "cpu", "cuda"], OPERATIONAL] = "auto"
-    """`auto` takes a GPU when there is one."""
+    device: Annotated[Literal["auto", "cpu", "cuda"], YamlWords("Auto", "cpu", "cuda"), OPERATIONAL] = "auto"
+    """`Auto` takes a GPU when there is one."""
     compile: Annotated[bool, OPERATIONAL] = False
     """Compile the losses with torch.compile, for algorithms that support it."""
 
 
 class StopSpec(Model):
-    """When the training ends: at the first criterion that holds."""
+    """The end of the training: at the first criterion that holds."""
 
     at_least_one: ClassVar = (
         "episode_return_mean",
@@ -80,7 +82,7 @@ class StopSpec(Model):
 
 
 class CheckpointSpec(Model):
-    """Location of the run folder, and what is kept in it."""
+    """The location of the run folder and its contents."""
 
     path: Annotated[Location, LOCATION] = "runs"
     """Parent folder: the run folder is `<path>/<name>/r<revision>`."""
@@ -96,7 +98,7 @@ _OFFLINE_INTERVAL: Final = (
 
 
 class OfflineTrainingSpec(Model):
-    """What to train, on which data, how, and until when."""
+    """A training: algorithm, network, data, evaluation and end."""
 
     rules: ClassVar = (
         Rule(
@@ -182,8 +184,8 @@ class OfflineTrainingSpec(Model):
 
     algorithm: ShortText
     """Name of an algorithm, or "package.module:Class" for a custom one."""
-    config: dict[str, Any] = {}
-    """The algorithm's options; those not given have the algorithm's defaults."""
+    config: Config = {}
+    """The algorithm's options; the others have the algorithm's defaults."""
     custom_config: FreeForm | None = None
     """Options of a custom algorithm, in place of `config`."""
     model: ModelSpec = ModelSpec()
@@ -198,17 +200,17 @@ class OfflineTrainingSpec(Model):
     """The data. Several sources without weights are read as one dataset; with weights they are mixed. A sampler alone
     is training in the environment."""
     pipeline: PipelineSpec = PipelineSpec()
-    """How data reach the learners."""
+    """The data pipeline."""
     learners: LearnersSpec = LearnersSpec()
     """The learners."""
     evaluation: Annotated[EvaluationSpec | None, EXTENDABLE] = None
-    """Evaluation, in the environment or by recorded episodes. Default: none. A run goes on with another one from its
+    """Evaluation, in the environment or by recorded episodes. Default: none. A changed one applies from the
     next attempt on."""
     stop: Annotated[StopSpec, EXTENDABLE]
-    """When the training ends. If raised, even after the end, the run continues as if the new value had been set
-    from the start."""
+    """The end of the training. If raised, even after the end, the run continues as if the new value had been set from
+    the start."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """Location of the run folder, and what is kept in it."""
+    """The location of the run folder and its contents."""
     initial_checkpoint: Location | None = None
     """Start from the policy of this checkpoint or run folder (warm start, fine-tuning), and from its other networks
     (critics, multipliers) where they have the name and the shapes of this training's."""
@@ -227,7 +229,7 @@ class OfflineTrainingSpec(Model):
 
     @property
     def sampler(self) -> Sampler | None:
-        """That of the inputs, where one of them is one."""
+        """The sampler among the inputs, if any."""
         return next((source.sampler for source in self.input if source.sampler is not None), None)
 
     @property
@@ -237,12 +239,12 @@ class OfflineTrainingSpec(Model):
 
     @property
     def offline(self) -> OfflineEvaluationSpec | None:
-        """The evaluation by recorded episodes, where there is one."""
+        """The evaluation by recorded episodes, if any."""
         return None if self.evaluation is None else self.evaluation.offline
 
     @property
     def evaluation_in_environment(self) -> EvaluationSpec | None:
-        """The evaluation by playing, where there is an environment for it."""
+        """The evaluation in the environment, if any."""
         return None if self.environment is None else self.evaluation
 
     @model_validator(mode="after")

@@ -61,8 +61,8 @@ class AlgorithmOptions(Related, Model):
     grad_clip: Annotated[float, Field(gt=0)] | None = None
     """Gradient clipping threshold, see gradClipBy; null disables clipping."""
     grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
-    """What gradClip limits: the norm of all gradients of an optimiser together (global_norm), the norm of each
-    parameter's gradient (norm), or each gradient value (value)."""
+    """What gradClip limits: the norm of all gradients of an optimiser together (GlobalNorm), the norm of each
+    parameter's gradient (Norm), or each gradient value (Value)."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class ModelInputs:
             )
         if auto is None and model.distribution != "auto":
             raise SpecError(
-                f"model.distribution is {model.distribution!r}, and {algorithm} builds its own policy: leave it at "
-                "'auto'."
+                f"model.distribution is {ModelSpec.in_yaml('distribution', model.distribution)!r}, and {algorithm} "
+                "builds its own policy: leave it out."
             )
         changes: dict[str, Any] = {"module_options": options}
         if auto is not None and model.distribution == "auto":
