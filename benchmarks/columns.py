@@ -23,14 +23,14 @@ from measuring import Rival, report, take_turns
 from recording import CARTPOLE, WIDTH, train_expert
 
 from hindcast.api.recording import OutputSpec
-from hindcast.datasets.assembly.blocks import read_back
+from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.target import Target
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
 from hindcast.formats.spec import DataSpec
-from hindcast.record.pool import Runner, ThisProcess, load_actor, record_in
-from hindcast.record.recorder import RangeToRecord, Task, describe
+from hindcast.record.pool import LocalWorkers, Runner, load_actor, record_ranges
+from hindcast.record.recorder import RangeToRecord, RecordingTask, describe_columns
 from hindcast.storage.location import resolve
 
 ROWS_OF_RIVAL = 20_000
@@ -40,13 +40,15 @@ def record(policy: Path, episodes: int, output: dict[str, str]) -> float:
     """Timesteps per second of CPU time of recording to a new folder."""
     actor = load_actor(str(policy), CARTPOLE)
     with tempfile.TemporaryDirectory() as folder:
-        data = describe(CARTPOLE, actor, explore=True)
+        data = describe_columns(CARTPOLE, actor, explore=True)
         spec = OutputSpec.model_validate({"path": folder, **output})
-        task = Task(CARTPOLE, WIDTH, 0, True, Target.of(spec, resolve(folder)), "bench", data)
+        task = RecordingTask(
+            CARTPOLE, WIDTH, 0, True, Target.from_output(spec, resolve(folder)), "bench", data
+        )
         ranges = [RangeToRecord(0, range(episodes))]
         begun = time.process_time()
-        (made,) = record_in(
-            ThisProcess(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
+        (made,) = record_ranges(
+            LocalWorkers(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
         )
         return made.commit.timesteps / (time.process_time() - begun)
 
@@ -56,7 +58,7 @@ def read(file: Path) -> Callable[[], float]:
 
     def once() -> float:
         begun = time.process_time()
-        steps = read_back(resolve(file), "columns").num_steps
+        steps = read_exported_file(resolve(file), "columns").num_steps
         return steps / (time.process_time() - begun)
 
     return once
@@ -95,7 +97,7 @@ def recordings(folder: Path, episodes: int, rounds: int) -> None:
 
 def write(block: Block, layout: str) -> float:
     """Timesteps per second of CPU time of encoding and writing CartPole's columns."""
-    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
+    spec = DataSpec.from_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
     with tempfile.TemporaryDirectory() as folder:
         begun = time.process_time()
         with BlockWriter(resolve(folder), spec, "s", layout=layout) as writer:
@@ -115,7 +117,7 @@ def writings(rounds: int) -> None:
 def readings(folder: Path, python: str, rounds: int) -> None:
     """Ours against RLlib's."""
     block = make_block(800)
-    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
+    spec = DataSpec.from_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
     with BlockWriter(resolve(folder), spec, "s", layout="columns") as writer:
         writer.write(block)
     file = folder / "s-000.parquet"

@@ -38,7 +38,7 @@ _AT_ONCE = 200
 def make_recording(folder: Path, episodes: int) -> Path:
     """A file of episodes in MessagePack."""
     block = make_block(min(episodes, _AT_ONCE))
-    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
+    spec = DataSpec.from_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
     with BlockWriter(
         resolve(folder), spec, "s", max_file_bytes=1 << 40, layout=MESSAGEPACK_EPISODES
     ) as writer:

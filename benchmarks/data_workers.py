@@ -29,7 +29,7 @@ from hindcast.episodes.block import Block
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Executor, Local, UnitInEpoch
 from hindcast.pipeline.prelearner import OfflinePreLearner
-from hindcast.ray_session import connected
+from hindcast.ray_session import ray_connection
 
 _PASSES = 4
 
@@ -47,7 +47,7 @@ def main() -> None:
         pool = DataWorkers((args.workers, args.workers))
         single = DataWorkers((1, 1))
         starts: list[float] = []
-        with connected(num_cpus=args.workers):
+        with ray_connection(num_cpus=args.workers):
             found = take_turns(
                 {
                     "DataWorkers": lambda: speed(pool, dataset, starts),

@@ -97,7 +97,7 @@ def measure(rivals: dict[str, Callable[[], int]], rounds: int) -> dict[str, floa
 def run_one(folder: Path, steps: int, smooth: bool, rounds: int) -> dict[str, float]:
     """Write the data, then read it all three ways."""
     block = make_block(steps, smooth)
-    with BlockWriter(resolve(folder), DataSpec.of_block(block), file_stem(0, "bench")) as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block), file_stem(0, "bench")) as writer:
         writer.write(block)
     nested = folder / "_nested.parquet"
     write_nested(block, nested)

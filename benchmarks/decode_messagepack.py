@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     block = make_block(arguments.episodes)
-    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
+    spec = DataSpec.from_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2))
     with tempfile.TemporaryDirectory() as folder:
         with BlockWriter(resolve(folder), spec, "s", layout=MESSAGEPACK_EPISODES) as writer:
             writer.write(block)

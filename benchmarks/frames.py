@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from measuring import report, take_turns
 
-from hindcast.datasets.assembly.blocks import read_back
+from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -63,7 +63,7 @@ def timed(act: Callable[[], object]) -> Callable[[], float]:
 
 def write(folder: Path, layout: str, block: Block) -> None:
     """Encode and write the block as files of that layout."""
-    with BlockWriter(resolve(folder), DataSpec.of_block(block), "s", layout=layout) as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block), "s", layout=layout) as writer:
         writer.write(block)
 
 
@@ -71,7 +71,7 @@ def reader(folder: Path, layout: str, block: Block) -> Callable[[], object]:
     """Reads the block back from files of that layout."""
     write(folder, layout, block)
     if layout == COLUMNS_LAYOUT:
-        return lambda: read_back(resolve(folder / "s-000.parquet"), layout)
+        return lambda: read_exported_file(resolve(folder / "s-000.parquet"), layout)
     dataset = open_dataset(folder)
     return lambda: [dataset.read(unit) for unit in dataset.units]
 

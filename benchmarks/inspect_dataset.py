@@ -67,7 +67,7 @@ def write(folder: Path, episodes: int) -> None:
     files: list[FileEntry] = []
     for number, first in enumerate(range(0, episodes, PER_FILE)):
         block = make_block(first, min(PER_FILE, episodes - first))
-        spec = DataSpec.of_block(block)
+        spec = DataSpec.from_block(block)
         with BlockWriter(resolve(folder), spec, file_stem(number, "bench")) as writer:
             writer.write(block)
             files += writer.close()

@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from decode_messagepack import make_block
 from measuring import Rival, report, take_turns
 
-from hindcast.datasets.prepare import making, opening
+from hindcast.datasets.prepare import opening, preparer
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.spec import DataSpec
-from hindcast.ray_session import QUIET, start_ray
+from hindcast.ray_session import QUIET_OPTIONS, start_ray
 from hindcast.storage.location import resolve
 
 ROWS_OF_RIVAL = 20_000
@@ -36,7 +36,7 @@ OBJECT_STORE = 200 << 20
 def rows(folder: Path, episodes: int) -> pa.Table:
     """Timesteps in order, with RLlib's names and `t`."""
     block = make_block(episodes)
-    with BlockWriter(resolve(folder), DataSpec.of_block(block), "s", layout="columns") as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block), "s", layout="columns") as writer:
         writer.write(block)
     table = pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))])
     return table.replace_schema_metadata(None)
@@ -94,8 +94,8 @@ def on_ray(folder: Path, episodes: int, rounds: int) -> None:
         "Hindcast": prepare(scramble(table, folder / "scrambled")),
         "Hindcast, in order": prepare(split(table, folder / "in-order")),
     }
-    making._HERE_BYTES = 0
-    start_ray(num_cpus=2, object_store_memory=OBJECT_STORE, **QUIET)
+    preparer._HERE_BYTES = 0
+    start_ray(num_cpus=2, object_store_memory=OBJECT_STORE, **QUIET_OPTIONS)
     prepare(scramble(rows(folder / "few", 10), folder / "scrambled-few"))()  # starts the workers
     report("preparing on Ray", "rows/s", take_turns(ours, rounds), "Hindcast", {})
     ray.shutdown()

@@ -28,10 +28,10 @@ from hindcast.api.recording import TrainPolicy, TrainStop
 from hindcast.datasets.target import Target
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.models.policy import Policy
-from hindcast.record.pool import Runner, ThisProcess, load_actor, record_in
-from hindcast.record.recorder import RangeToRecord, Task, describe
+from hindcast.record.pool import LocalWorkers, Runner, load_actor, record_ranges
+from hindcast.record.recorder import RangeToRecord, RecordingTask, describe_columns
 from hindcast.run.expert import iterate_and_evaluate
-from hindcast.run.online import online_trainer
+from hindcast.run.online_trainer import make_online_trainer
 from hindcast.storage.location import resolve
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
@@ -53,7 +53,7 @@ def train_expert(folder: Path) -> None:
         "output": {"path": "-"},
     }
     resource = OfflineRecording.model_validate({"metadata": {"name": "bench"}, "spec": spec})
-    trainer = online_trainer(resource, train, WIDTH)
+    trainer = make_online_trainer(resource, train, WIDTH)
     evaluator = EnvEvaluator(CARTPOLE, train.evaluation.duration, explore=True)
     reached = 0.0
     while reached < 450:
@@ -66,12 +66,12 @@ def record(policy: Path, episodes: int) -> float:
     """Timesteps per second of recording to a new folder."""
     actor = load_actor(str(policy), CARTPOLE)
     with tempfile.TemporaryDirectory() as folder:
-        data = describe(CARTPOLE, actor, explore=True)
-        task = Task(CARTPOLE, WIDTH, 0, True, Target(resolve(folder)), "bench", data)
+        data = describe_columns(CARTPOLE, actor, explore=True)
+        task = RecordingTask(CARTPOLE, WIDTH, 0, True, Target(resolve(folder)), "bench", data)
         ranges = [RangeToRecord(0, range(episodes))]
         begun = time.perf_counter()
-        (made,) = record_in(
-            ThisProcess(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
+        (made,) = record_ranges(
+            LocalWorkers(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
         )
         return made.commit.timesteps / (time.perf_counter() - begun)
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from hindcast import PolicyClient, PolicyServer
 from hindcast.api import ModelSpec
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
 
 _STEPS = 50
@@ -33,7 +33,7 @@ _OBSERVATIONS, _ACTIONS = gym.spaces.Box(-np.inf, np.inf, (8,)), gym.spaces.Disc
 def small_policy() -> Policy:
     """Two layers of 64 units."""
     model = ModelSpec.model_validate({"fcnetHiddens": [64, 64]})
-    preprocessing = Preprocessing.of(_OBSERVATIONS, _ACTIONS, model)
+    preprocessing = Preprocessing.from_specs(_OBSERVATIONS, _ACTIONS, model)
     module = build_module(_OBSERVATIONS, _ACTIONS, model)
     return Policy(module.eval(), preprocessing, _OBSERVATIONS, _ACTIONS)
 

@@ -30,9 +30,9 @@ from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import file_stem
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Source
-from hindcast.run.offline import offline_trainer
+from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
-from hindcast.threads import processors
+from hindcast.threads import num_processors
 
 OBSERVATIONS, ACTIONS, BATCH, LENGTH = 17, 6, 1024, 1000
 
@@ -53,7 +53,7 @@ def write_data(folder: Path, episodes: int) -> None:
         terminated=np.zeros(episodes, dtype=np.bool_),
         truncated=np.ones(episodes, dtype=np.bool_),
     )
-    spec = DataSpec.of_block(
+    spec = DataSpec.from_block(
         block,
         gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
         gym.spaces.Box(-1, 1, (ACTIONS,), np.float32),
@@ -79,8 +79,8 @@ def ours(folder: Path, residency: str, updates: int, threads: int) -> Callable[[
             },
         }
     )
-    trainer = offline_trainer(resource, [Source(str(folder), open_dataset(folder))])
-    trainer.busy = processors() - threads
+    trainer = make_offline_trainer(resource, [Source(str(folder), open_dataset(folder))])
+    trainer.num_busy_processors = num_processors() - threads
 
     def turn() -> float:
         begun = time.perf_counter()

@@ -145,7 +145,7 @@ def main() -> None:
                 "Hindcast": turns(ours(name, device), batches, count, device),
                 BARE: turns(bare if device == "cpu" else captured(bare, batches), batches, count, device),
             }
-            if arguments.compiled and REGISTRY[name].compiled:
+            if arguments.compiled and REGISTRY[name].compiled_methods:
                 rivals["Hindcast, compiled"] = turns(
                     ours(name, device, compiled=True), batches, count, device
                 )

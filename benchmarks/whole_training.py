@@ -35,8 +35,8 @@ from updates import AIMS, CONFIGS, D3RLPY, DISCRETE, RLLIB
 from hindcast.api import OfflineTraining
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.pipeline.offline_data import Source
-from hindcast.run.offline import offline_trainer
-from hindcast.threads import processors
+from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.threads import num_processors
 
 EPISODES, LENGTH, BATCH = 100, 1000, 256
 ONLINE = ("SAC/Pendulum-v1", "DQN/CartPole-v1")
@@ -97,8 +97,8 @@ def ours(name: str, path: Path, updates: int) -> Callable[[], float]:
         }
     resource = OfflineTraining.model_validate({"metadata": {"name": "bench"}, "spec": spec})
     sources = [] if environment else [Source(str(path), open_data(path, cache=path.parent / "cache"))]
-    trainer = offline_trainer(resource, sources)
-    trainer.busy = processors() - 1
+    trainer = make_offline_trainer(resource, sources)
+    trainer.num_busy_processors = num_processors() - 1
 
     def turn() -> float:
         begun = time.perf_counter()

@@ -54,7 +54,7 @@ class LambdaReturns(_Toy):
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
         assert not nets.training and not torch.is_grad_enabled()
-        values = window.over_observations(nets["policy"].compute_values)
+        values = window.map_observations(nets["policy"].compute_values)
         _, returns = window_gae(window, values, self.options.gamma, self.options.lambda_)
         return {"value_targets": returns}
 
@@ -107,7 +107,7 @@ class NStepQ(_Toy):
         return chosen - (batch["rewards"] + batch["discounts"] * best)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
-        self.move_targets(nets, 0.1)
+        self.update_target_networks(nets, 0.1)
 
 
 class PrioritisedQ(NStepQ):

@@ -17,7 +17,7 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 
 
-class Refused(Exception):
+class RefusalError(Exception):
     """The API server's answer, other than 2xx.
 
     Attributes:
@@ -72,7 +72,7 @@ class ApiServer:
         text = answer.read().decode()
         found: Object = json.loads(text) if text.startswith("{") else {"message": text}
         if not 200 <= answer.status < 300:
-            raise Refused(answer.status, found)
+            raise RefusalError(answer.status, found)
         return found
 
     def path_of(self, document: Object, namespace: str | None = None) -> str:
@@ -115,7 +115,7 @@ class ApiServer:
     def _generation(self, definition: Object) -> int:
         try:
             found = self.request("GET", f"{self.path_of(definition)}/{definition['metadata']['name']}")
-        except Refused:
+        except RefusalError:
             return 0
         return int(found["metadata"]["generation"])
 
@@ -166,7 +166,7 @@ def _established(definition: Object) -> bool:
 def _answers(api: ApiServer, path: str) -> bool:
     try:
         api.request("GET", path, limit="1")
-    except Refused as refused:
+    except RefusalError as refused:
         if refused.status == 404:
             return False
         raise

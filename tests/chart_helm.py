@@ -47,7 +47,7 @@ def refusal(values: Object) -> str:
     return done.stderr
 
 
-class Rendered:
+class RenderedChart:
     """The objects of a release, by kind and name."""
 
     def __init__(self, text: str) -> None:
@@ -75,16 +75,16 @@ class Rendered:
         return found
 
 
-def render(values: Object | None = None, namespace: str = "system") -> Rendered:
+def render(values: Object | None = None, namespace: str = "system") -> RenderedChart:
     """What `helm install hindcast` would make in the namespace."""
     return _rendered(json.dumps(values or {}), namespace)
 
 
 @cache
-def _rendered(values: str, namespace: str) -> Rendered:
+def _rendered(values: str, namespace: str) -> RenderedChart:
     done = _template(json.loads(values), namespace)
     assert done.returncode == 0, done.stderr
-    return Rendered(done.stdout)
+    return RenderedChart(done.stdout)
 
 
 def _template(values: Object, namespace: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ from hindcast import user_code
 from hindcast.report import page
 from hindcast.report.canvas import Picture, Theme
 from layers import LAYER
-from pictures import drawn_once
+from picture_cache import render_once
 from ray_here import pytest_runtest_setup, pytest_unconfigure, ray_here  # noqa: F401  hooks and a fixture
 from support import MemoryReporter, record, recording
 from warm_python import WarmPython, fork_workers, warm_python
@@ -45,10 +45,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def _own_given() -> Iterator[None]:
     """What a test passes by value is not sent to the processes that later tests start."""
-    before = user_code.given()
+    before = user_code.registered_objects()
     yield
-    user_code._given.clear()
-    user_code.take(before)
+    user_code._registered.clear()
+    user_code.restore_objects(before)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +69,7 @@ def _forked_workers(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Picture, Theme], bytes]:
     """Stands for `render`."""
-    return drawn_once(tmp_path_factory.mktemp("pictures"))
+    return render_once(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ def make_block(lengths: Sequence[int] = (3, 5, 2), first: int = 0, seed: int = 0
 
 
 def spec_of(block: Block) -> DataSpec:
-    return DataSpec.of_block(block, OBS_SPACE, ACTION_SPACE, "Test-v0")
+    return DataSpec.from_block(block, OBS_SPACE, ACTION_SPACE, "Test-v0")
 
 
 def write_blocks(

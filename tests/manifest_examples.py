@@ -8,7 +8,7 @@ from typing import Any
 from hindcast.api import Resource, spec_hash, validate_resource
 from hindcast.api.attempt import Attempt, ResolvedInput
 from hindcast_operator.defaults import Defaults
-from hindcast_operator.manifests import build, effective, refusals
+from hindcast_operator.manifests import build, effective_resource, refusals
 from hindcast_operator.names import child_name
 
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
@@ -66,12 +66,14 @@ def attempt_of(resource: Resource, number: int = 1, uid: str = UID, **inputs: Re
     )
 
 
-def built(resource: Resource, platform: Defaults = DEFAULTS, **attempt: Any) -> list[dict[str, Any]]:
-    return build(effective(resource, platform), attempt_of(resource, **attempt))
+def build_manifests(
+    resource: Resource, platform: Defaults = DEFAULTS, **attempt: Any
+) -> list[dict[str, Any]]:
+    return build(effective_resource(resource, platform), attempt_of(resource, **attempt))
 
 
 def ray_job(resource: Resource, platform: Defaults = DEFAULTS, **attempt: Any) -> dict[str, Any]:
-    job = built(resource, platform, **attempt)[-1]
+    job = build_manifests(resource, platform, **attempt)[-1]
     assert job["kind"] == "RayJob"
     return job
 
@@ -99,5 +101,5 @@ def env(template: dict[str, Any]) -> dict[str, Any]:
     return {v["name"]: v.get("value", v.get("valueFrom")) for v in template["spec"]["containers"][0]["env"]}
 
 
-def refused(resource: Resource, platform: Defaults = DEFAULTS) -> list[str]:
-    return refusals(effective(resource, platform), platform)
+def list_refusals(resource: Resource, platform: Defaults = DEFAULTS) -> list[str]:
+    return refusals(effective_resource(resource, platform), platform)

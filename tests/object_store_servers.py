@@ -38,7 +38,7 @@ _OURS: list[TextIO] = []
 _ALL_IN_GOOGLE = ["Read:google", "Write:google", "List:google"]
 
 
-class Running:
+class ServerProcess:
     """A server's process, which can be killed and started again."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Running:
             self._process.wait(_STARTS_WITHIN_S)
 
 
-def seaweed(folder: Path) -> Running:
+def seaweed(folder: Path) -> ServerProcess:
     """S3: `writer` may do all, `reader` may read; everybody may read the bucket `public`, and do all in `google`."""
     identities = [
         _identity("writer", "Admin", "Read", "Write", "List", "Tagging"),
@@ -110,7 +110,7 @@ def seaweed(folder: Path) -> Running:
         "s3.autoCreateBucket": "false",
     }
     flags = [f"-{name}={value}" for name, value in options.items()]
-    return Running([str(SCRIPTS / "weed"), "-logtostderr=true", "server", *flags], port, folder)
+    return ServerProcess([str(SCRIPTS / "weed"), "-logtostderr=true", "server", *flags], port, folder)
 
 
 def s3_client(user: str, address: str, **options: bool) -> pafs.S3FileSystem:
@@ -142,12 +142,12 @@ def make_buckets(port: int, *names: str) -> None:
             time.sleep(0.2)
 
 
-def azurite(folder: Path) -> Running:
+def azurite(folder: Path) -> ServerProcess:
     """Azure's blobs, for the account that Azurite always has."""
     (port,) = free_ports(1)
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder)]
     flags = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
-    return Running(["node", str(AZURITE), *options, *flags], port, folder)
+    return ServerProcess(["node", str(AZURITE), *options, *flags], port, folder)
 
 
 def make_container(port: int, name: str) -> None:

@@ -94,4 +94,4 @@ def recordings(draw: st.DrawFn, with_outputs: bool = True) -> tuple[Block, DataS
         terminated=ends == 0,
         truncated=ends == 1,
     )
-    return block, DataSpec.of_block(block, observation_space, action_space, "Random-v0")
+    return block, DataSpec.from_block(block, observation_space, action_space, "Random-v0")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.ray_session import QUIET, start_ray
+from hindcast.ray_session import QUIET_OPTIONS, start_ray
 from warm_python import WarmPython, fork_ray_workers
 
 TESTS = Path(__file__).parent
@@ -55,7 +55,7 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iter
         patch.setenv("TOY_KILL_ONCE", str(toys / "kill"))
         patch.setenv("TOY_SLOW", str(toys / "slow"))
         fork_ray_workers(str(warm.folder / "python"))
-        start_ray(num_cpus=4, num_gpus=2, labels=POOL, object_store_memory=200 << 20, **QUIET)
+        start_ray(num_cpus=4, num_gpus=2, labels=POOL, object_store_memory=200 << 20, **QUIET_OPTIONS)
     yield toys
     import ray
 

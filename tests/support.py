@@ -14,21 +14,21 @@ import torch
 
 from hindcast.api import EnvironmentSpec, ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.loading import validate_resource
-from hindcast.datasets.prepare.opening import open_data, ready
+from hindcast.datasets.prepare.opening import open_data, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, OutputConflict
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.format import ReadOptions
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Progress
 from hindcast.run.inputs import Input, sources_of
 from hindcast.run.interruption import Interruption
-from hindcast.run.placement import HERE, Placement
+from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
 from hindcast.storage.lease import sole_writer
@@ -57,7 +57,7 @@ class MemoryReporter:
         self.outcomes.append(outcome)
 
 
-class After(Interruption):
+class StopAfter(Interruption):
     """Asks to stop at the n-th look."""
 
     def __init__(self, looks: int) -> None:
@@ -108,20 +108,20 @@ def record(
     """Carry the recording out."""
     return RecordingRun(
         resource, reporter or MemoryReporter(), interruption or Interruption(), checkpoint
-    ).carry_out()
+    ).execute()
 
 
 def train(
     resource: OfflineTraining,
     interruption: Interruption | None = None,
     reporter: MemoryReporter | None = None,
-    placement: Placement = HERE,
+    placement: Placement = LOCAL,
 ) -> Outcome:
     """Carry the training out."""
     run = TrainingRun(
         resource, sources(resource), reporter or MemoryReporter(), interruption or Interruption(), placement
     )
-    return run.carry_out()
+    return run.execute()
 
 
 def sources(resource: OfflineTraining) -> list[Source]:
@@ -132,7 +132,7 @@ def sources(resource: OfflineTraining) -> list[Source]:
     ]
     return sources_of(
         [
-            Input(reading, source.weight, source.top, ready(reading))
+            Input(reading, source.weight, source.top, open_reading(reading))
             for reading, source in zip(readings, resource.spec.recorded, strict=True)
         ]
     )
@@ -144,7 +144,7 @@ def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Pol
     made = make_environment(spec)
     made.close()
     options = ModelSpec.model_validate({"fcnetHiddens": [16], **model})
-    preprocessing = Preprocessing.of(made.observation_space, made.action_space, options, spec)
+    preprocessing = Preprocessing.from_specs(made.observation_space, made.action_space, options, spec)
     torch.manual_seed(seed)
     module = build_module(preprocessing.observation_space, preprocessing.action_space, options, value=True)
     with torch.no_grad():
@@ -153,7 +153,7 @@ def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Pol
     return Policy(module.eval(), preprocessing, made.observation_space, made.action_space)
 
 
-def by_position(policy: Policy) -> Policy:
+def add_position_dependence(policy: Policy) -> Policy:
     """The policy, whose outputs now depend on the row's position in the batch: much as matrix kernels' last bits do."""
 
     def shift(_module: object, _inputs: object, outputs: torch.Tensor) -> torch.Tensor:
@@ -189,14 +189,14 @@ def leftovers(path: object) -> list[str]:
     folder = resolve(str(path))
     listed = {file.path for commit in read_commits(folder).values() for file in commit.files}
     return [
-        entry.relative
+        entry.relative_path
         for entry in folder.files(recursive=True)
-        if entry.relative.endswith(".tmp")
-        or Path(entry.relative).parent.name == "lock"
+        if entry.relative_path.endswith(".tmp")
+        or Path(entry.relative_path).parent.name == "lock"
         or (
-            "/" not in entry.relative
-            and entry.relative.endswith((".parquet", ".json", ".csv"))
-            and entry.relative not in listed
+            "/" not in entry.relative_path
+            and entry.relative_path.endswith((".parquet", ".json", ".csv"))
+            and entry.relative_path not in listed
         )
     ]
 
@@ -214,7 +214,7 @@ def descendants(process: int) -> list[int]:
     return sorted(found - {process})
 
 
-def name_of(process: int) -> str:
+def command_line(process: int) -> str:
     """Its command line."""
     try:
         return (Path("/proc") / str(process) / "cmdline").read_text().replace("\0", " ")
@@ -222,7 +222,7 @@ def name_of(process: int) -> str:
         return ""
 
 
-def race_for(state: Location) -> list[bool]:
+def race_for_lease(state: Location) -> list[bool]:
     """Two writers that ask for a folder at the same moment: whether each got it, sorted."""
     ready, done = (threading.Barrier(2, timeout=60) for _ in range(2))
 

@@ -59,7 +59,7 @@ _FLAGS = ("-B", "-s")  # of the interpreter: what they say holds already
 _HINDCAST = "hindcast.cli.main"
 _TAKE_LONG_TO_IMPORT = (
     _HINDCAST,
-    "hindcast.run.carry_out",
+    "hindcast.run.execute",
     "hindcast.run.training",
     "hindcast.record.pool",
     "hindcast.report.writing",
@@ -210,9 +210,9 @@ def _fork_workers_of_programs(python: str) -> None:
 
 def _draw_once(folder: Path) -> None:
     from hindcast.report import page
-    from pictures import drawn_once
+    from picture_cache import render_once
 
-    page.render = drawn_once(folder)
+    page.render = render_once(folder)
 
 
 def main(address: str, *modules: str) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from estimates import estimates_section
 from tasks import BATCH, D3RLPY, ENVIRONMENTS, JUDGES, OURS, RLLIB, SHARED, Environment
 
-from hindcast.evaluate.intervals import student
+from hindcast.evaluate.intervals import student_interval
 from hindcast.report.canvas import LIGHT, Picture, Theme, render, style_axes
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -250,7 +250,7 @@ def listed(names: list[str]) -> str:
 
 def half_width(error: float, freedom: int) -> float:
     """Of Student's interval of a value with that standard error; NaN without a degree of freedom."""
-    interval = student(0.0, error, LEVEL, freedom)
+    interval = student_interval(0.0, error, LEVEL, freedom)
     return math.nan if interval is None else interval[1]
 
 

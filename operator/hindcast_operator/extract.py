@@ -8,13 +8,13 @@ from pydantic import ValidationError
 
 from hindcast.api.attempt import INTENT_KEY, POOL_LABEL, REPORT_KEY, Pool, Report
 from hindcast_operator.facts import (
-    DEADLINES,
+    DEADLINE_FIELDS,
     ConfigMapFacts,
     PodFacts,
     RayClusterFacts,
     RayJobFacts,
 )
-from hindcast_operator.times import parse, parse_optional
+from hindcast_operator.times import parse_optional_time, parse_time
 
 Raw = dict[str, Any]
 
@@ -35,7 +35,7 @@ def _deleting(raw: Raw) -> bool:
     return "deletionTimestamp" in raw["metadata"]
 
 
-def ray_job(raw: Raw) -> RayJobFacts:
+def ray_job_facts(raw: Raw) -> RayJobFacts:
     """Facts of a RayJob."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     return RayJobFacts(
@@ -43,22 +43,22 @@ def ray_job(raw: Raw) -> RayJobFacts:
         uid=metadata["uid"],
         owner_uid=owner_uid(raw),
         deleting=_deleting(raw),
-        created=parse(metadata["creationTimestamp"]),
+        created=parse_time(metadata["creationTimestamp"]),
         suspended=bool(spec.get("suspend", False)),
         job_status=status.get("jobStatus") or "",
         deployment_status=status.get("jobDeploymentStatus") or "",
         reason=status.get("reason") or "",
         message=(status.get("message") or "")[:1000],
-        started=parse_optional(status.get("startTime")),
-        ended=parse_optional(status.get("endTime")),
-        deadlines={name: spec[name] for name in DEADLINES if name in spec},
+        started=parse_optional_time(status.get("startTime")),
+        ended=parse_optional_time(status.get("endTime")),
+        deadlines={name: spec[name] for name in DEADLINE_FIELDS if name in spec},
     )
 
 
-def ray_cluster(raw: Raw) -> RayClusterFacts:
+def ray_cluster_facts(raw: Raw) -> RayClusterFacts:
     """Facts of a RayCluster."""
     status = raw.get("status") or {}
-    failure = condition(status, "ReplicaFailure")
+    failure = find_condition(status, "ReplicaFailure")
     failed = failure.get("status") == "True"
     return RayClusterFacts(
         name=raw["metadata"]["name"],
@@ -66,7 +66,7 @@ def ray_cluster(raw: Raw) -> RayClusterFacts:
     )
 
 
-def config_map(raw: Raw, before: ConfigMapFacts | None, now: datetime) -> ConfigMapFacts:
+def config_map_facts(raw: Raw, before: ConfigMapFacts | None, now: datetime) -> ConfigMapFacts:
     """Facts of an attempt's ConfigMap; `before` knows since when its beat and progress have not changed."""
     metadata, data = raw["metadata"], raw.get("data") or {}
     if before is not None and before.uid != metadata["uid"]:
@@ -103,9 +103,9 @@ def pod(raw: Raw) -> PodFacts:
     return PodFacts(
         name=metadata["name"],
         pool=_pool(metadata.get("labels", {}).get(POOL_LABEL)),
-        created=parse(metadata["creationTimestamp"]),
+        created=parse_time(metadata["creationTimestamp"]),
         phase=status.get("phase") or "Pending",
-        ready=condition(status, "Ready").get("status") == "True",
+        ready=find_condition(status, "Ready").get("status") == "True",
         deleting=_deleting(raw),
         reason=status.get("reason") or "",
         unreachable_since=_unreachable_since(raw),
@@ -126,18 +126,18 @@ def _unreachable_since(raw: Raw) -> datetime | None:
     only `Ready` to False; their containers were ready when they last reported.
     """
     if _deleting(raw):
-        return parse(raw["metadata"]["deletionTimestamp"])
+        return parse_time(raw["metadata"]["deletionTimestamp"])
     status = raw.get("status") or {}
-    ready, containers = condition(status, "Ready"), condition(status, "ContainersReady")
+    ready, containers = find_condition(status, "Ready"), find_condition(status, "ContainersReady")
     if raw.get("spec", {}).get("readinessGates"):
         return None
     are_ready = (ready.get("status"), containers.get("status"))
     silent = status.get("phase") == "Running" and are_ready == ("False", "True")
-    return parse_optional(ready.get("lastTransitionTime")) if silent else None
+    return parse_optional_time(ready.get("lastTransitionTime")) if silent else None
 
 
 def _unschedulable(status: Raw) -> str | None:
-    scheduled = condition(status, "PodScheduled")
+    scheduled = find_condition(status, "PodScheduled")
     if scheduled.get("reason") != "Unschedulable":
         return None
     return str(scheduled.get("message") or "no node fits")
@@ -154,6 +154,6 @@ def _is_killed_for_memory(container: Raw) -> bool:
     return any((state.get("terminated") or {}).get("reason") == "OOMKilled" for state in states)
 
 
-def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """The condition of that type; empty where there is none."""
     return next((entry for entry in status.get("conditions") or () if entry.get("type") == kind), {})

@@ -10,7 +10,7 @@ from hindcast.api.attempt import Pool, Report, ResolvedInput
 from hindcast.api.run_policy import RunPolicy
 
 KubeRay = Literal["Ready", "NotInstalled"]
-DEADLINES: Final = ("ttlSecondsAfterFinished", "preRunningDeadlineSeconds", "activeDeadlineSeconds")
+DEADLINE_FIELDS: Final = ("ttlSecondsAfterFinished", "preRunningDeadlineSeconds", "activeDeadlineSeconds")
 """Fields of a RayJob that may change while it runs: KubeRay reads them each time it looks at it."""
 
 

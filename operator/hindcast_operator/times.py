@@ -6,19 +6,19 @@ from typing import Final
 _CENTURY: Final = 100 * 365 * 24 * 3600
 
 
-def stamp(at: datetime) -> str:
+def format_timestamp(at: datetime) -> str:
     """As the status has it: `2026-11-21T06:00:00Z`."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def parse(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """The time of a timestamp of the status or of the API server."""
     return datetime.fromisoformat(text)
 
 
-def parse_optional(text: str | None) -> datetime | None:
+def parse_optional_time(text: str | None) -> datetime | None:
     """The same; None if there is none."""
-    return parse(text) if text else None
+    return parse_time(text) if text else None
 
 
 def after(start: datetime, seconds: float) -> datetime:
@@ -35,6 +35,6 @@ def earliest(*times: datetime | None) -> datetime | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def for_people(at: datetime) -> str:
+def format_for_people(at: datetime) -> str:
     """In messages: `2026-11-21 06:00:00 UTC`."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -4,9 +4,9 @@
 from typing import Any
 
 from hindcast.algorithms.own_loss import BCTorchLearner as BCTorchLearner
+from hindcast.algorithms.own_loss import CustomLoss as Learner
 from hindcast.algorithms.own_loss import DQNTorchLearner as DQNTorchLearner
 from hindcast.algorithms.own_loss import MARWILTorchLearner as MARWILTorchLearner
-from hindcast.algorithms.own_loss import OwnLoss as Learner
 from hindcast.builder.algorithm import RunningAlgorithm as Algorithm
 from hindcast.builder.algorithm import RunningAlgorithm as RunningAlgorithm
 from hindcast.builder.algorithm_classes import *
@@ -33,7 +33,6 @@ from hindcast.models.rl_module import PolicyModule as DefaultBCTorchRLModule
 from hindcast.models.rl_module import RLModule as RLModule
 from hindcast.models.rl_module import RLModule as TorchRLModule
 from hindcast.models.rl_module import ValueFunctionAPI as ValueFunctionAPI
-from hindcast.pipeline.batch_prelearner import SCHEMA as SCHEMA
 from hindcast.pipeline.connector_pieces import (
     AddColumnsFromEpisodesToTrainBatch as AddColumnsFromEpisodesToTrainBatch,
 )
@@ -65,6 +64,7 @@ from hindcast.pipeline.replay_buffer import EpisodeReplayBuffer as EpisodeReplay
 from hindcast.pipeline.replay_buffer import (
     PrioritizedEpisodeReplayBuffer as PrioritizedEpisodeReplayBuffer,
 )
+from hindcast.pipeline.rllib_prelearner import SCHEMA as SCHEMA
 from hindcast.record.callbacks import Callbacks as Callbacks
 from hindcast.record.callbacks import Callbacks as DefaultCallbacks
 from hindcast.record.callbacks import Callbacks as RLlibCallback

@@ -81,7 +81,7 @@ def first_line(error: Exception) -> str:
     return next(filter(None, lines), "no reason given")
 
 
-def caught(function: Callable[[], T]) -> T | UserError:
+def catch_user_error(function: Callable[[], T]) -> T | UserError:
     """What the function returns, or the user's mistake that it raises."""
     try:
         return function()
@@ -89,7 +89,7 @@ def caught(function: Callable[[], T]) -> T | UserError:
         return error
 
 
-def raised(result: T | UserError) -> T:
+def unwrap(result: T | UserError) -> T:
     """What another process made with `caught`.
 
     Raises:

@@ -26,7 +26,7 @@ def significant(value: float) -> str:
     return f"{value:,.0f}" if 999.5 <= abs(value) < _WRITTEN_OUT else f"{value:.3g}"
 
 
-def whole(value: float) -> str:
+def integer(value: float) -> str:
     """A count in full, in groups of three: 225,280."""
     return f"{value:,.0f}"
 
@@ -53,9 +53,9 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min"
 
 
-def share(part: float) -> str:
+def as_percentage(fraction: float) -> str:
     """Fraction as a percentage: 51 %, 0.4 %, < 0.1 %."""
-    percent = 100 * part
+    percent = 100 * fraction
     if 0 < percent < 0.1:
         return "< 0.1 %"
     return f"{percent:.1f} %" if 0 < percent < 1 else f"{percent:.0f} %"
@@ -63,17 +63,17 @@ def share(part: float) -> str:
 
 def plural(number: float, noun: str) -> str:
     """`1 episode`, `500 episodes`, `1,024 updates`."""
-    return f"{whole(number)} {noun}" + ("" if number == 1 else "s")
+    return f"{integer(number)} {noun}" + ("" if number == 1 else "s")
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def natural_sort_key(name: str) -> list[tuple[int, str]]:
     """A sort key by which 2 comes before 10: `part-2`, `part-10`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
-def few(things: Sequence[object], most: int) -> str:
+def first_few(items: Sequence[object], limit: int) -> str:
     """The first ones of many: `a, b, c, …`."""
-    return ", ".join(map(str, things[:most])) + (", …" if len(things) > most else "")
+    return ", ".join(map(str, items[:limit])) + (", …" if len(items) > limit else "")
 
 
 def space(document: Mapping[str, Any] | None) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-QUIET: Final = {"log_to_driver": False, "logging_level": "ERROR"}
+QUIET_OPTIONS: Final = {"log_to_driver": False, "logging_level": "ERROR"}
 """Options of `ray.init` for a Ray that the user does not see."""
 
 _JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -57,7 +57,7 @@ def connect() -> None:
 
 
 @contextmanager
-def connected(num_cpus: int) -> Iterator[None]:
+def ray_connection(num_cpus: int) -> Iterator[None]:
     """The Ray that this process is connected to; if there is none, a new one until the block ends.
 
     Args:
@@ -68,7 +68,7 @@ def connected(num_cpus: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    start_ray(num_cpus=num_cpus, **QUIET)
+    start_ray(num_cpus=num_cpus, **QUIET_OPTIONS)
     try:
         yield
     finally:

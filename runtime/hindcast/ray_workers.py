@@ -12,10 +12,10 @@ from typing import Any, Generic
 import ray
 from ray.exceptions import RayActorError
 
-from hindcast.worker_processes import Given, Kept, Result, Shared, end_with_parent
+from hindcast.worker_processes import Arguments, Context, Result, Value, end_with_parent
 
 
-class RayWorkers(Generic[Kept]):
+class RayWorkers(Generic[Context]):
     """Ray actors that call functions on an object that each keeps between calls; Ray is connected already.
 
     Args:
@@ -24,23 +24,25 @@ class RayWorkers(Generic[Kept]):
         options: Ray's for an actor: where it lands, with how many CPUs.
     """
 
-    def __init__(self, count: int, kept: Kept, options: Mapping[str, Any]) -> None:
-        self.count = count
+    def __init__(self, num_workers: int, context: Context, options: Mapping[str, Any]) -> None:
+        self.num_workers = num_workers
         self._class = ray.remote(_WorkerActor).options(**options)
-        self._kept = ray.put(kept)
-        self._actors = {self._class.remote(self._kept) for _ in range(count)}
+        self._kept = ray.put(context)
+        self._actors = {self._class.remote(self._kept) for _ in range(num_workers)}
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for actor in self._actors:
             self._idle.put(actor)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="hindcast-workers")
+        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="hindcast-workers")
         self._changing = threading.Lock()
         self._closed = False
 
-    def submit(self, function: Callable[[Kept, *Given], Result], *arguments: *Given) -> Future[Result]:
+    def submit(
+        self, function: Callable[[Context, *Arguments], Result], *arguments: *Arguments
+    ) -> Future[Result]:
         """See `Workers`; an actor that dies is replaced, and only its call fails."""
         return self._threads.submit(self._call, function, arguments)
 
-    def shared(self, value: Shared) -> Shared:
+    def share(self, value: Value) -> Value:
         """See `Workers`; it is in the object store once."""
         reference: Any = ray.put(value)
         return reference  # Ray passes the value itself to what is called

@@ -21,7 +21,7 @@ _AGENTS: Final = "several agents are not available yet"
 _RUNNERS: Final = "algo.env_runner_group plays with the policy, and evaluate() evaluates it"
 _CATALOGS: Final = "there are no catalogs: build the layers in RLModule.setup()"
 _BUFFERS: Final = "write EpisodeReplayBuffer or PrioritizedEpisodeReplayBuffer"
-INSTEAD: Final = {
+REPLACEMENTS: Final = {
     **dict.fromkeys(
         (
             "RunConfig",
@@ -62,7 +62,7 @@ INSTEAD: Final = {
 """A name of RLlib's that is not here -> what to do instead."""
 
 
-class NotHere(ImportError):
+class UnsupportedName(ImportError):
     """`from hindcast import …` of what RLlib has, with what to write. An `AttributeError` would lose the sentence."""
 
 
@@ -85,11 +85,11 @@ def override(parent: type) -> Callable[[F], F]:
     return checked
 
 
-def refuse(name: str) -> None:
+def refuse_unsupported(name: str) -> None:
     """Say what to write instead of a name that is not here.
 
     Raises:
         NotHere: it is one of RLlib's that are not.
     """
-    if name in INSTEAD:
-        raise NotHere(f"Hindcast has no {name}: {INSTEAD[name].format(name=name)}.")
+    if name in REPLACEMENTS:
+        raise UnsupportedName(f"Hindcast has no {name}: {REPLACEMENTS[name].format(name=name)}.")

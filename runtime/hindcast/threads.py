@@ -16,12 +16,12 @@ _WORTH_SHARING = 4_000_000
 """Parameters times rows from which on a forward pass gains from a second thread."""
 
 
-def processors() -> int:
+def num_processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def threads_for(net: nn.Module, rows: int, busy: int = 0) -> int:
+def choose_num_threads(net: nn.Module, rows: int, num_busy: int = 0) -> int:
     """Threads for passes of `rows` rows through `net`.
 
     Threads that wait for each other on occupied processors cost more than they bring, and small passes are
@@ -36,7 +36,7 @@ def threads_for(net: nn.Module, rows: int, busy: int = 0) -> int:
     parameters = sum(parameter.numel() for parameter in net.parameters())
     if not convolves and parameters * rows < _WORTH_SHARING:
         return 1
-    return max(1, min(_OFFERED, processors() - busy))
+    return max(1, min(_OFFERED, num_processors() - num_busy))
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ _INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platli
 _NOT_THE_USERS = (_OURS, *(f"{folder}{os.sep}" for folder in _INSTALLED), "<")
 
 
-_given: dict[str, Any] = {}
+_registered: dict[str, Any] = {}
 """Objects that no other process could import, by the path that names them in this one and in those that it starts."""
 
 
@@ -47,10 +47,10 @@ def calling(what: str, called: Callable[..., Any] | None = None) -> Iterator[Non
     try:
         yield
     except Exception as error:
-        raise_as_users(error, what, called)
+        raise_user_code_error(error, what, called)
 
 
-def raise_as_users(error: Exception, what: str, called: Callable[..., Any] | None = None) -> NoReturn:
+def raise_user_code_error(error: Exception, what: str, called: Callable[..., Any] | None = None) -> NoReturn:
     """Raise what the user's code raised, or gave (`Misuse`), as a sentence; arguments as of `calling`.
 
     Raises:
@@ -64,16 +64,16 @@ def raise_as_users(error: Exception, what: str, called: Callable[..., Any] | Non
     said, written = _of_syntax(error)
     message = said.strip().partition("\n")[0][:500] or "no message"
     own = [*_users_frames(error), *written]
-    if not own and called is not None and not is_users(called):
+    if not own and called is not None and not is_user_code(called):
         raise error
-    defined = None if called is None else definition(called)
+    defined = None if called is None else definition_location(called)
     if isinstance(error, Misuse):
         raise UserCodeError(f"{what}{f' at {defined}' if defined else ''} {message}") from error
     place = own[-1] if own else defined or _frames(error)[-1]
     raise UserCodeError(f"{what} raised {type(error).__name__} at {place}: {message}") from error
 
 
-def definition(function: Callable[..., Any]) -> str:
+def definition_location(function: Callable[..., Any]) -> str:
     """`file:line` of a function, method or class; its name where it has none."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:
@@ -84,7 +84,7 @@ def definition(function: Callable[..., Any]) -> str:
         return repr(function)
 
 
-def give(value: Any, path: str | None = None) -> str:
+def register_object(value: Any, path: str | None = None) -> str:
     """The path that names an object of the user's in this process, and in those that `given` was taken to.
 
     Args:
@@ -95,31 +95,32 @@ def give(value: Any, path: str | None = None) -> str:
         parts = re.findall(r"\w+", getattr(value, "__qualname__", type(value).__name__))
         name = parts[-1] if parts[-1].isidentifier() else "Given"
         path, number = f"__main__:{name}", 2
-        while not _is_same(_given.get(path, value), value):
+        while not _is_same(_registered.get(path, value), value):
             path, number = f"__main__:{name}_{number}", number + 1
-    _given[path] = value
+    _registered[path] = value
     return path
 
 
-def given() -> dict[str, Any]:
+def registered_objects() -> dict[str, Any]:
     """All that was given, for `take` in a process that this one starts: it is pickled by value."""
-    return dict(_given)
+    return dict(_registered)
 
 
-def take(objects: Mapping[str, Any]) -> None:
+def restore_objects(objects: Mapping[str, Any]) -> None:
     """Know what was given in the process that started this one."""
-    _given.update(objects)
+    _registered.update(objects)
 
 
-def is_given(path: str) -> bool:
+def is_registered(path: str) -> bool:
     """Whether the path names what was given in this process, or in the one that started it."""
-    return path in _given
+    return path in _registered
 
 
-def path_of(kind: type) -> str:
+def class_import_path(kind: type) -> str:
     """The path of a class: the one that it was given, else "package.module:Name"."""
     return next(
-        (path for path, value in _given.items() if value is kind), f"{kind.__module__}:{kind.__qualname__}"
+        (path for path, value in _registered.items() if value is kind),
+        f"{kind.__module__}:{kind.__qualname__}",
     )
 
 
@@ -130,8 +131,8 @@ def import_object(path: str, field: str) -> Any:
         SpecError: no such module or name.
         UserCodeError: importing the module raised.
     """
-    if path in _given:
-        return _given[path]
+    if path in _registered:
+        return _registered[path]
     module_name, _, name = path.partition(":")
     try:
         with calling(f"{field}: importing {module_name!r}"):
@@ -162,7 +163,7 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
     return found
 
 
-def refuse_uncalled(kind: type, base: type, instead: Mapping[str, str]) -> None:
+def refuse_unused_overrides(kind: type, base: type, instead: Mapping[str, str]) -> None:
     """Refuse a user's class that overrides what RLlib calls, and nothing does here.
 
     Args:
@@ -201,9 +202,9 @@ def _is_same(known: Any, value: Any) -> bool:
     return known is value or (isinstance(value, MethodType) and bool(known == value))
 
 
-def is_users(function: Callable[..., Any]) -> bool:
+def is_user_code(function: Callable[..., Any]) -> bool:
     """Whether a function is not Hindcast's own."""
-    return not definition(function).startswith(_OURS)
+    return not definition_location(function).startswith(_OURS)
 
 
 def _of_syntax(error: Exception) -> tuple[str, list[str]]:

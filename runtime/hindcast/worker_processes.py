@@ -12,21 +12,21 @@ from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 from hindcast.errors import WorkerLost
-from hindcast.user_code import given, take
+from hindcast.user_code import registered_objects, restore_objects
 
 _LOOK_S = 0.5
 _WORTH_PROCESSES = 256 << 20
 
-Kept = TypeVar("Kept")
-Kept_co = TypeVar("Kept_co", covariant=True)
-Given = TypeVarTuple("Given")
+Context = TypeVar("Context")
+Context_co = TypeVar("Context_co", covariant=True)
+Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
-Shared = TypeVar("Shared")
+Value = TypeVar("Value")
 Item = TypeVar("Item")
 Check = Callable[[], None]
 
 
-class Workers(Protocol[Kept_co]):
+class Workers(Protocol[Context_co]):
     """Processes, of this machine or of others, that each keep an object; they end with this process.
 
     Attributes:
@@ -34,9 +34,11 @@ class Workers(Protocol[Kept_co]):
     """
 
     @property
-    def count(self) -> int: ...
+    def num_workers(self) -> int: ...
 
-    def submit(self, function: Callable[[Kept_co, *Given], Result], *arguments: *Given) -> Future[Result]:
+    def submit(
+        self, function: Callable[[Context_co, *Arguments], Result], *arguments: *Arguments
+    ) -> Future[Result]:
         """Call `function(kept, *arguments)` in one of them, which has nothing else to do.
 
         Args:
@@ -46,14 +48,14 @@ class Workers(Protocol[Kept_co]):
             BrokenExecutor: from the future: the process was killed, or another one was. Later calls find new ones.
         """
 
-    def shared(self, value: Shared) -> Shared:
+    def share(self, value: Value) -> Value:
         """What several calls get as an argument, in a form that is sent as few times as can be."""
 
     def close(self) -> None:
         """Stop the processes, at work or not."""
 
 
-class WorkerProcesses(Generic[Kept]):
+class WorkerProcesses(Generic[Context]):
     """`Workers` on this machine.
 
     Args:
@@ -61,12 +63,14 @@ class WorkerProcesses(Generic[Kept]):
         kept: sent to each of them once.
     """
 
-    def __init__(self, count: int, kept: Kept) -> None:
-        self.count = count
-        self._kept = kept
+    def __init__(self, num_workers: int, context: Context) -> None:
+        self.num_workers = num_workers
+        self._kept = context
         self._pool = self._start()
 
-    def submit(self, function: Callable[[Kept, *Given], Result], *arguments: *Given) -> Future[Result]:
+    def submit(
+        self, function: Callable[[Context, *Arguments], Result], *arguments: *Arguments
+    ) -> Future[Result]:
         """See `Workers`; where one is killed, all calls under way fail."""
         try:
             future: Future[Result] = self._pool.submit(_call, function, arguments)
@@ -76,7 +80,7 @@ class WorkerProcesses(Generic[Kept]):
             future = self._pool.submit(_call, function, arguments)
         return future
 
-    def shared(self, value: Shared) -> Shared:
+    def share(self, value: Value) -> Value:
         """See `Workers`; each call sends it."""
         return value
 
@@ -87,21 +91,27 @@ class WorkerProcesses(Generic[Kept]):
     def _start(self) -> Any:
         import loky
 
-        arguments = (given(), self._kept, os.getpid())
-        return loky.ProcessPoolExecutor(self.count, initializer=_begin, initargs=arguments, timeout=None)
+        arguments = (registered_objects(), self._kept, os.getpid())
+        return loky.ProcessPoolExecutor(
+            self.num_workers, initializer=_begin, initargs=arguments, timeout=None
+        )
 
 
-def count_workers(items: int, nbytes: int) -> int:
+def choose_num_workers(num_items: int, nbytes: int) -> int:
     """How many processes are worth having for this many items of this size in all; starting them takes seconds."""
-    if items < 2 or nbytes < _WORTH_PROCESSES:
+    if num_items < 2 or nbytes < _WORTH_PROCESSES:
         return 1
     import loky
 
-    return min(items, int(loky.cpu_count()))
+    return min(num_items, int(loky.cpu_count()))
 
 
-def each(
-    function: Callable[[Kept, Item], Result], kept: Kept, items: Sequence[Item], workers: int, check: Check
+def map_unordered(
+    function: Callable[[Context, Item], Result],
+    context: Context,
+    items: Sequence[Item],
+    num_workers: int,
+    check: Check,
 ) -> Iterator[Result]:
     """`function(kept, item)` of each item, in the order in which they are done.
 
@@ -115,14 +125,14 @@ def each(
     Raises:
         WorkerLost: a process was killed.
     """
-    if workers == 1:
+    if num_workers == 1:
         for item in items:
             check()
-            yield function(kept, item)
+            yield function(context, item)
         return
-    processes = WorkerProcesses(workers, kept)
+    processes = WorkerProcesses(num_workers, context)
     try:
-        yield from _results(processes, function, iter(items), 2 * workers, check)
+        yield from _results(processes, function, iter(items), 2 * num_workers, check)
     except BrokenExecutor as error:
         raise WorkerLost("a worker process was killed, perhaps for memory: run it again to resume") from error
     finally:
@@ -130,8 +140,8 @@ def each(
 
 
 def _results(
-    processes: WorkerProcesses[Kept],
-    function: Callable[[Kept, Item], Result],
+    processes: WorkerProcesses[Context],
+    function: Callable[[Context, Item], Result],
     waiting: Iterator[Item],
     most: int,
     check: Check,
@@ -166,7 +176,7 @@ _kept: Any = None
 
 def _begin(objects: dict[str, Any], kept: Any, parent: int) -> None:
     global _kept  # noqa: PLW0603  (one for each process)
-    take(objects)
+    restore_objects(objects)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that decides what it means
     end_with_parent(parent)
     _kept = kept

@@ -12,8 +12,8 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.algorithm import ModelInputs, new_networks, window_targets
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.record.runner import EnvRunner
 from toy_environments import Walk
 
@@ -119,7 +119,7 @@ def test_continuous_actions_are_regressed_on_within_their_range():
 
 
 def played(space=DISCRETE, observations=OBS):
-    preprocessing = Preprocessing.of(observations, space, ModelSpec())
+    preprocessing = Preprocessing.from_specs(observations, space, ModelSpec())
     algorithm = build("DecisionTransformer", {**SMALL, "targetReturn": 20.0})
     inputs = ModelInputs(observations, preprocessing.action_space, ModelSpec(fcnet_hiddens=[8]))
     module = new_networks(algorithm, inputs, seed=0)["policy"]

@@ -12,8 +12,8 @@ from hindcast.errors import SpecError
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.learn.algorithm import ModelInputs, new_networks
 from hindcast.learn.learner import Learner
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from support import read_all, record, recording
 from toy_environments import Steered
 
@@ -202,7 +202,7 @@ def test_a_chunk_is_chosen_at_once_and_taken_in_turn():
 
 
 def played(observations=OBS, actions=WIDE, chunk=1):
-    preprocessing = Preprocessing.of(observations, actions, ModelSpec())
+    preprocessing = Preprocessing.from_specs(observations, actions, ModelSpec())
     inputs = ModelInputs(observations, preprocessing.action_space, ModelSpec(fcnet_hiddens=[16]))
     module = new_networks(build("FQL", {"actionChunk": chunk}), inputs, seed=0)["policy"]
     return Policy(module, preprocessing, observations, actions)

@@ -10,8 +10,8 @@ from hindcast.api.model import ModelSpec
 from hindcast.evaluate.environment import EnvEvaluator, evaluate_policy
 from hindcast.record.runner import EnvRunner
 from hindcast.run.expert import iterate_and_evaluate
-from hindcast.run.offline import offline_trainer
-from hindcast.run.online import online_trainer
+from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.online_trainer import make_online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import new_learner
 from layers import repeats
@@ -39,7 +39,7 @@ PENDULUM = EnvironmentSpec(id="Pendulum-v1")
 def expert():
     train = {"config": QUICK, "model": {"fcnetHiddens": [64, 64]}, "stop": {"episodeReturnMean": 450}}
     resource = recording("never written", environment={"id": CARTPOLE.id}, policy={"train": train})
-    trainer = online_trainer(resource, resource.spec.policy.train, width=8)
+    trainer = make_online_trainer(resource, resource.spec.policy.train, width=8)
     evaluator = EnvEvaluator(CARTPOLE, 20, explore=True)
     for _ in range(25):
         result = iterate_and_evaluate(trainer, evaluator, seed=0)
@@ -92,7 +92,7 @@ def test_it_learns_from_what_it_plays(run, seed):
     algorithm, environment, train, least, iterations = run
     policy = {"train": {"algorithm": algorithm, "stop": {"episodeReturnMean": least}, **train}}
     resource = recording("never written", environment={"id": environment.id}, policy=policy, seed=seed)
-    trainer = online_trainer(resource, resource.spec.policy.train, width=1)
+    trainer = make_online_trainer(resource, resource.spec.policy.train, width=1)
     trainer.begin()
     evaluator = EnvEvaluator(environment, 10, explore=False)
     returns = [-np.inf]
@@ -267,7 +267,7 @@ def steps_to(least, folder, **spec):
         pipeline={"datasetNumItersPerLearner": 250},
         **spec,
     )
-    trainer, evaluator = offline_trainer(resource, []), EnvEvaluator(PENDULUM, 10, explore=False)
+    trainer, evaluator = make_offline_trainer(resource, []), EnvEvaluator(PENDULUM, 10, explore=False)
     trainer.begin()
     for iteration in range(40):
         played = trainer.iterate()["num_env_steps_sampled_lifetime"]

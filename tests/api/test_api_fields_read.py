@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.recording import OfflineRecordingSpec
 from hindcast.api.training import LearnersSpec, OfflineTrainingSpec
-from hindcast.run.without_effect import NOWHERE, ON_ONE_MACHINE
+from hindcast.run.ineffective_fields import INEFFECTIVE_EVERYWHERE, INEFFECTIVE_ON_ONE_MACHINE
 
 ROOT = Path(__file__).parents[2]
 SPECS: tuple[type[BaseModel], ...] = (OfflineTrainingSpec, OfflineRecordingSpec)
@@ -39,7 +39,7 @@ def unread(trees: Trees) -> set[str]:
 
 
 def test_a_field_without_a_reader_is_said_to_have_no_effect(trees: Trees) -> None:
-    assert unread(trees) == set(NOWHERE)
+    assert unread(trees) == set(INEFFECTIVE_EVERYWHERE)
 
 
 def test_a_field_that_is_read_on_a_cluster_alone_is_said_to_be(trees: Trees) -> None:
@@ -48,11 +48,18 @@ def test_a_field_that_is_read_on_a_cluster_alone_is_said_to_be(trees: Trees) -> 
         for path, tree in trees.items()
         if not {"cluster", "hindcast_operator"} & set(path.relative_to(ROOT).parts)
     }
-    found = unread(here) - set(NOWHERE)
-    listed = {place for place in found for field in ON_ONE_MACHINE if f"{place}.".startswith(f"{field}.")}
+    found = unread(here) - set(INEFFECTIVE_EVERYWHERE)
+    listed = {
+        place
+        for place in found
+        for field in INEFFECTIVE_ON_ONE_MACHINE
+        if f"{place}.".startswith(f"{field}.")
+    }
     assert found - listed == set()
     stale = [
-        field for field in ON_ONE_MACHINE if not any(f"{place}.".startswith(f"{field}.") for place in found)
+        field
+        for field in INEFFECTIVE_ON_ONE_MACHINE
+        if not any(f"{place}.".startswith(f"{field}.") for place in found)
     ]
     assert set(stale) == LOOKED_AT_ALONE
 

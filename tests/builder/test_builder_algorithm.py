@@ -192,7 +192,7 @@ class TestTraining:
         config.offline_data(map_batches_kwargs={"concurrency": 2, "zero_copy_batch": True})
         with config.build_algo() as algo:
             said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-            assert said == algo.notes == config.replaced
+            assert said == algo.notes == config.replaced_options
         assert [line.split(":")[0] for line in said] == ["batch_mode", *["map_batches_kwargs"] * 2]
 
     def test_options_that_the_networks_do_not_have_are_warned_of(self, walks: Path, tmp_path: Path) -> None:

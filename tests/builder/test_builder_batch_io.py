@@ -195,7 +195,7 @@ def test_a_reader_with_its_share(tmp_path: Path) -> None:
 def test_a_wrong_reader_is_a_sentence(
     reader: Callable[[Any], Any], error: type[Exception], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "MOST_TIMESTEPS", 100)
+    monkeypatch.setattr(inputs, "MAX_TIMESTEPS", 100)
     with pytest.raises(error) as raised:
         bc().offline_data(input_=reader).build_algo()
     assert sentence in str(raised.value)

@@ -12,7 +12,7 @@ import pytest
 from hindcast import AlgorithmConfig
 from hindcast.api import validate_resource
 from hindcast.api.options import schemas
-from hindcast.builder.options import in_snake_case
+from hindcast.builder.options import to_option_name
 from hindcast.errors import SpecError
 
 Schema = Mapping[str, Any]
@@ -77,7 +77,7 @@ def of_builder(algorithm: str, config: Mapping[str, Any]) -> None:
     builder = AlgorithmConfig(algorithm).environment("CartPole-v1")
     if "OfflineTraining" in schemas()[algorithm]["x-kinds"]:
         builder = builder.offline_data(input_="data")
-    builder.training(**{in_snake_case(option): value for option, value in config.items()}).validate()
+    builder.training(**{to_option_name(option): value for option, value in config.items()}).validate()
 
 
 @pytest.mark.parametrize(("algorithm", "config"), CASES)
@@ -88,4 +88,4 @@ def test_a_step_beyond_a_bound_is_refused_in_one_sentence(algorithm: str, config
         of_builder(algorithm, config)
     option = next(iter(config))
     assert re.fullmatch(rf"spec\.(policy\.train\.)?config\.{option}\W.*", str(by_resource.value))
-    assert re.fullmatch(rf"{in_snake_case(option)}\W.*", str(by_builder.value))
+    assert re.fullmatch(rf"{to_option_name(option)}\W.*", str(by_builder.value))

@@ -11,10 +11,10 @@ from test_builder_options import CLASSES, MAPPED, MODEL_SAMPLES, SAMPLES
 
 from hindcast import AlgorithmConfig, BCConfig, PPOConfig
 from hindcast.api.options import options_of, schemas
-from hindcast.builder.names import algorithm_options
+from hindcast.builder.option_names import algorithm_options
 from hindcast.builder.options import OPTIONS
 from hindcast.errors import UserError
-from option_fates import another, built, fate
+from option_effects import effective_options, option_effect, other_value
 
 CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
     "training": lambda: BCConfig().environment("CartPole-v1").offline_data(input_="data"),
@@ -46,7 +46,7 @@ def test_no_option_does_nothing_silently(kind: str, method: str) -> None:
     given = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
     if method == "evaluation":
         given["evaluation_config"] = {"explore": "recording" not in kind}
-    fates = {name: fate(CONFIGS[kind](), method, {name: value}) for name, value in given.items()}
+    fates = {name: option_effect(CONFIGS[kind](), method, {name: value}) for name, value in given.items()}
     assert [name for name, found in fates.items() if found == "does nothing"] == []
 
 
@@ -57,18 +57,20 @@ def test_an_option_of_an_algorithm_has_an_effect_unless_it_lacks_another(algorit
         needed = option.get("x-only-with")
         is_lacking = needed is not None and not options_of(algorithm)[needed]["default"]
         expected = "is warned of" if is_lacking else "has an effect"
-        assert fate(config_of(algorithm), "training", {name: another(option)}) == expected, name
+        assert option_effect(config_of(algorithm), "training", {name: other_value(option)}) == expected, name
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_no_field_of_the_model_does_nothing_silently(kind: str) -> None:
-    before = built(CONFIGS[kind]().rl_module(model_config={"head_fcnet_hiddens": [5]}))
+    before = effective_options(CONFIGS[kind]().rl_module(model_config={"head_fcnet_hiddens": [5]}))
     for name in OPTIONS["DefaultModelConfig"]:
         given = MODEL_SAMPLES.get(name, (3,))[0]
         config = CONFIGS[kind]()
         try:
             config.rl_module(model_config={"head_fcnet_hiddens": [5], name: given})
-            assert built(config) != before or any(f" {name}: " in line for line in config.replaced), name
+            assert effective_options(config) != before or any(
+                f" {name}: " in line for line in config.replaced_options
+            ), name
         except UserError:
             continue
 

@@ -34,11 +34,11 @@ from hindcast.api.loading import validate_resource
 from hindcast.builder.options import OPTIONS, Option, option_table
 from hindcast.errors import SpecError
 from hindcast.models.rl_module import PolicyModule
-from hindcast.record.callbacks import OF_PLAY, OF_TRAINING
+from hindcast.record.callbacks import EPISODE_HOOKS, TRAINING_HOOKS
 from module_toys import Net
 from support import CARTPOLE, record, recording
 
-HOOKS = (*OF_PLAY, *OF_TRAINING)
+HOOKS = (*EPISODE_HOOKS, *TRAINING_HOOKS)
 LEARNER = "hindcast.algorithms.own_loss:BCTorchLearner"
 CALLING = "hindcast.record.callbacks"
 
@@ -376,7 +376,7 @@ def test_replaced_option_changes_nothing_and_says_so(method: str, name: str) -> 
     before = config.to_resource()
     getattr(config, method)(**{name: {"prefetch_batches": 5} if name == "iter_batches_kwargs" else 3})
     assert config.to_resource() == before
-    assert [line for line in config.replaced if line.startswith(f"{name}: ")]
+    assert [line for line in config.replaced_options if line.startswith(f"{name}: ")]
 
 
 @pytest.mark.parametrize(
@@ -389,16 +389,16 @@ def test_replaced_option_changes_nothing_and_says_so(method: str, name: str) -> 
 )
 def test_a_part_of_an_option_that_changes_nothing_says_so(option: str, given: Any, said: str) -> None:
     config = bc().offline_data(**{option: given})
-    (line,) = config.replaced
+    (line,) = config.replaced_options
     assert line.startswith(f"{option}: {next(iter(given))}: ")
     assert said in line
-    assert bc().offline_data(**{option: dict.fromkeys(given)}).replaced == []
+    assert bc().offline_data(**{option: dict.fromkeys(given)}).replaced_options == []
 
 
 @pytest.mark.parametrize("form", ["Columns", "Episodes", "JSON", "SampleBatch"])
 def test_columns_to_compress_are_those_of_sample_batches(form: str) -> None:
     config = recorder().offline_data(output_compress_columns=["obs"], output_format=form)
-    said = [line for line in config.replaced if line.startswith("output_compress_columns: ")]
+    said = [line for line in config.replaced_options if line.startswith("output_compress_columns: ")]
     assert bool(said) == (form != "SampleBatch")
 
 
@@ -447,7 +447,7 @@ def test_option_without_effect_says_why(config: Any, said: str) -> None:
 def test_options_at_their_defaults_say_nothing() -> None:
     config = bc().learners(num_learners=0).offline_data(map_batches_kwargs={"num_cpus": 1})
     config.offline_data(materialize_data=True, materialize_mapped_data=True).env_runners(batch_mode=None)
-    assert config.replaced == []
+    assert config.replaced_options == []
 
 
 @pytest.mark.parametrize("option", REFUSED, ids=lambda option: f"{option.method}-{option.name}")
@@ -475,11 +475,11 @@ def test_a_recurrent_model_of_rllib() -> None:
     given = (model.recurrent, model.cell_size, model.max_seq_len, model.burn_in, model.initial_state)
     assert given == ("lstm", 64, 20, 3, "recorded")
     assert config.plan().model == model
-    assert config.replaced == []
+    assert config.replaced_options == []
     config.rl_module(model_config=DefaultModelConfig(use_lstm=True, recurrent="gru"))
     assert config.to_resource().spec.model.recurrent == "gru"
     config.rl_module(model_config=DefaultModelConfig(max_seq_len=30))
-    assert config.replaced == [
+    assert config.replaced_options == [
         "burnin_len: has no effect without model_config.use_lstm",
         "prelearner_use_recorded_module_states: has no effect without model_config.use_lstm",
         "model_config: max_seq_len: has no effect without model_config.use_lstm",
@@ -833,7 +833,7 @@ class TestModelConfig:
 
     def test_arguments_without_an_initialiser_are_told(self) -> None:
         config = bc().rl_module(model_config={"fcnet_bias_initializer_kwargs": {"val": 1}})
-        assert config.replaced == [
+        assert config.replaced_options == [
             "model_config: fcnet_bias_initializer_kwargs: has no effect without fcnet_bias_initializer"
         ]
 
@@ -852,13 +852,13 @@ class TestModelConfig:
 
     def test_heads_are_normalised_as_the_encoder_is(self) -> None:
         config = bc().rl_module(model_config={"head_fcnet_hiddens": [8], "fcnet_use_layernorm": True})
-        assert config.replaced == [
+        assert config.replaced_options == [
             "model_config: head_fcnet_use_layernorm: heads are normalised where the encoder is"
         ]
         config.rl_module(
             model_config=DefaultModelConfig(fcnet_use_layernorm=True, head_fcnet_use_layernorm=True)
         )
-        assert config.replaced == []
+        assert config.replaced_options == []
 
     @pytest.mark.parametrize(
         ("given", "sentence"),
@@ -892,7 +892,7 @@ class TestModuleSpec:
         assert (model.module_class, model.module_options) == ("module_toys:Net", {"units": 9})
         assert (model.max_seq_len, model.observation_filter) == (30, "meanStd")
         assert config.plan().model == model
-        assert config.replaced == []
+        assert config.replaced_options == []
 
     def test_rllibs_other_ways_to_name_the_network(self) -> None:
         spec = RLModuleSpec("module_toys:RLlibForm", {"h": 9, "max_seq_len": 7})
@@ -912,7 +912,9 @@ class TestModuleSpec:
 
     def test_what_follows_from_the_config_is_told(self) -> None:
         spec = RLModuleSpec(Net, observation_space=OBSERVATIONS, inference_only=True)
-        assert [line.split(":")[1].strip() for line in bc().rl_module(rl_module_spec=spec).replaced] == [
+        assert [
+            line.split(":")[1].strip() for line in bc().rl_module(rl_module_spec=spec).replaced_options
+        ] == [
             "observation_space",
             "inference_only",
         ]
@@ -1053,7 +1055,9 @@ def test_own_algorithm_takes_any_option() -> None:
     assert config.to_resource().spec.custom_config == {"myWeight": 2, "lr": 0.1}
     config.training(frame_stack=4)  # its own, although a model config has a field of that name
     assert config.to_resource().spec.custom_config["frameStack"] == 4
-    assert config.training(grad_clip_by="norm").replaced == ["grad_clip_by: has no effect without grad_clip"]
+    assert config.training(grad_clip_by="norm").replaced_options == [
+        "grad_clip_by: has no effect without grad_clip"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -1069,10 +1073,10 @@ def test_none_turns_off_what_is_on_by_default(algorithm: str, name: str) -> None
 
 def test_an_option_is_not_told_where_what_it_needs_is_there_by_default() -> None:
     config = AlgorithmConfig("DecisionTransformer").environment("CartPole-v1").offline_data(input_="data")
-    assert config.training(grad_clip_by="norm").replaced == []
+    assert config.training(grad_clip_by="norm").replaced_options == []
     said = ["grad_clip_by: has no effect without grad_clip"]
-    assert config.training(grad_clip=None).replaced == said
-    assert bc().training(grad_clip_by="global_norm").replaced == []
+    assert config.training(grad_clip=None).replaced_options == said
+    assert bc().training(grad_clip_by="global_norm").replaced_options == []
 
 
 def test_own_algorithm_may_have_an_option_that_another_one_is_refused() -> None:
@@ -1087,7 +1091,7 @@ def test_refused_option_at_the_references_default_asks_for_nothing() -> None:
     for option in options:
         if option.default is not None:
             config = PPOConfig().update_from_dict({option.name: option.default})
-            assert config.replaced == []
+            assert config.replaced_options == []
             with pytest.raises(SpecError, match=re.escape(option.remark)):
                 config.update_from_dict({option.name: not option.default})
 
@@ -1107,7 +1111,7 @@ def test_rllibs_default_of_an_option_that_is_not_here_asks_for_nothing(
     config = AlgorithmConfig(algorithm).environment("Pendulum-v1").offline_data(input_="data")
     before = config.plan()
     assert config.training(**options).plan() == before
-    assert config.replaced == []
+    assert config.replaced_options == []
 
 
 @pytest.mark.parametrize(
@@ -1206,7 +1210,7 @@ class TestReplayBufferConfig:
         config = AlgorithmConfig(algorithm).environment("Pendulum-v1").training(replay_buffer_config=value)
         with pytest.raises(SpecError, match=re.escape(said)):
             config.validate()
-        assert isinstance(config.replaced, list)
+        assert isinstance(config.replaced_options, list)
 
 
 class TestEvaluationConfig:

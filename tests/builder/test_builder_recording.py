@@ -89,7 +89,7 @@ def test_runners_are_given_the_file_system_object(tmp_path: Path, monkeypatch: p
     with recorder("data", output_filesystem=filesystem).build_algo() as algo:
         algo.evaluate()
         task = pickle.dumps(algo._recording._recorded_task)
-    monkeypatch.setattr("hindcast.storage.user_files._named", {})  # as in another process
+    monkeypatch.setattr("hindcast.storage.user_files._filesystems", {})  # as in another process
     assert pickle.loads(task).target.folder.path == str(tmp_path / "data")
 
 

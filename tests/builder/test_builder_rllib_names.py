@@ -10,7 +10,7 @@ import pytest
 import hindcast
 from hindcast import BC, PPO, Algorithm, BCConfig, OfflinePreLearner, get_trainable_cls, override
 from hindcast.errors import SpecError
-from hindcast.rllib_names import INSTEAD
+from hindcast.rllib_names import REPLACEMENTS
 
 SAME = {
     "RLlibCallback": "Callbacks",
@@ -32,7 +32,7 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(hindcast)
 
 
-@pytest.mark.parametrize("name", INSTEAD)
+@pytest.mark.parametrize("name", REPLACEMENTS)
 def test_another_name_says_what_to_write(name: str) -> None:
     with pytest.raises(ImportError, match=rf"^Hindcast has no {name}: .*[^.]\.$"):
         exec(f"from hindcast import {name}")

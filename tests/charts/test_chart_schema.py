@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from chart_helm import CHART, Object, Rendered, refusal, render
+from chart_helm import CHART, Object, RenderedChart, refusal, render
 from hindcast.errors import SpecError
 from hindcast_operator.defaults import Defaults, load_defaults
 
@@ -102,7 +102,7 @@ def test_without_defaults_the_operator_has_its_own(tmp_path: Path) -> None:
     assert mounted(render(), tmp_path) == Defaults()
 
 
-def mounted(found: Rendered, folder: Path) -> Defaults:
+def mounted(found: RenderedChart, folder: Path) -> Defaults:
     """The defaults that the operator's pods mount."""
     (folder / "defaults.yaml").write_text(
         found.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"]

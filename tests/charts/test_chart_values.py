@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from chart_helm import CHART, Object, Rendered, render
+from chart_helm import CHART, Object, RenderedChart, render
 
-Look = Callable[[Rendered], Any]
+Look = Callable[[RenderedChart], Any]
 
 
 def yaml(text: str) -> Any:
@@ -37,7 +37,7 @@ def count(kind: str) -> Look:
     return lambda found: len(found.all(kind))
 
 
-def defaults(found: Rendered) -> Any:
+def defaults(found: RenderedChart) -> Any:
     return yaml(found.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
 
 
@@ -45,7 +45,7 @@ def argument(word: str) -> Look:
     return lambda found: [given for given in found.container["args"] if given.startswith(word)]
 
 
-def names(found: Rendered) -> set[str]:
+def names(found: RenderedChart) -> set[str]:
     kinds = {"CustomResourceDefinition"}
     return {o["metadata"]["name"] for o in found.objects if o["kind"] not in kinds}
 
@@ -54,7 +54,7 @@ def policy(part: str) -> Look:
     return lambda found: found.one("NetworkPolicy")["spec"][part]
 
 
-def kept(found: Rendered) -> set[Any]:
+def kept(found: RenderedChart) -> set[Any]:
     return {
         crd["metadata"].get("annotations", {}).get("helm.sh/resource-policy")
         for crd in found.all("CustomResourceDefinition")

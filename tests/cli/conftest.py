@@ -62,14 +62,14 @@ def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hindcast.api import load_resources
     from hindcast.cli.progress import reporting
     from hindcast.cli.screen import Flags, Screen
-    from hindcast.run.carry_out import carry_out
+    from hindcast.run.execute import execute
 
     folder = tmp_path_factory.mktemp("carried_out")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("resources.yaml").write_text(RESOURCES)
         with reporting(Screen(Flags(quiet=True))) as reporter:
-            carry_out(load_resources("resources.yaml"), reporter)
+            execute(load_resources("resources.yaml"), reporter)
     return folder
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from hindcast.api import load_resources
-from hindcast.cli.commands.run import PACKAGED
+from hindcast.cli.commands.run import DEMO_FILE
 from hindcast.cli.dataset_view import BAR_WIDTH, bar
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.report.events import Outcome
-from hindcast.run import carry_out as carry_out_module
+from hindcast.run import execute as carry_out_module
 from hindcast.storage.location import resolve
 
 RUN_FOLDER = "runs/clone/r1"
@@ -262,7 +262,7 @@ def carried(monkeypatch):
         reporter.finished(outcomes[0])
         return outcomes
 
-    monkeypatch.setattr(carry_out_module, "carry_out", carry_out)
+    monkeypatch.setattr(carry_out_module, "execute", carry_out)
     return caught
 
 
@@ -295,7 +295,7 @@ def test_demo_says_when_it_cannot_write(hindcast, tmp_path, monkeypatch):
 
 
 def test_the_demos_training_is_under_25_lines():
-    training = PACKAGED.read_text().split("---")[1]
+    training = DEMO_FILE.read_text().split("---")[1]
     assert len(training.strip().splitlines()) < 25
 
 

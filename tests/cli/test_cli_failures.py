@@ -9,7 +9,7 @@ import pytest
 
 from hindcast import errors
 from hindcast.cli.failures import EXIT_CODES
-from hindcast.run import carry_out as carry_out_module
+from hindcast.run import execute as carry_out_module
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(carry_out_module.__file__).parents[2])}
 
@@ -33,7 +33,7 @@ def raising(error):
     ],
 )
 def test_a_users_mistake_is_one_sentence_with_its_exit_code(hindcast, resources, monkeypatch, kind, code):
-    monkeypatch.setattr(carry_out_module, "carry_out", raising(kind("[red] the folder is full")))
+    monkeypatch.setattr(carry_out_module, "execute", raising(kind("[red] the folder is full")))
     called = hindcast("run", resources)
     assert (called.code, called.out, called.err) == (code, "", "error: [red] the folder is full\n")
     assert code in EXIT_CODES
@@ -55,7 +55,7 @@ def test_a_wrong_value_of_an_option_says_what_was_found_and_expected(hindcast, a
 
 
 def test_debug_adds_the_traceback_to_the_sentence(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(carry_out_module, "carry_out", raising(errors.DataError("no rows")))
+    monkeypatch.setattr(carry_out_module, "execute", raising(errors.DataError("no rows")))
     called = hindcast("run", resources, "--debug")
     assert called.code == 3
     assert "Traceback (most recent call last)" in called.err
@@ -63,14 +63,14 @@ def test_debug_adds_the_traceback_to_the_sentence(hindcast, resources, monkeypat
 
 
 def test_a_failure_is_a_json_document_too(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(carry_out_module, "carry_out", raising(errors.DataError("no rows")))
+    monkeypatch.setattr(carry_out_module, "execute", raising(errors.DataError("no rows")))
     called = hindcast("run", resources, "--json")
     assert json.loads(called.out) == {"error": {"type": "DataError", "message": "no rows", "exitCode": 3}}
     assert called.err == "error: no rows\n"
 
 
 def test_a_defect_is_called_one_and_leaves_its_traceback_in_a_file(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(carry_out_module, "carry_out", raising(ZeroDivisionError("by zero")))
+    monkeypatch.setattr(carry_out_module, "execute", raising(ZeroDivisionError("by zero")))
     called = hindcast("run", resources)
     assert called.code == 70
     assert called.err.startswith("error: this is a bug in Hindcast")
@@ -81,7 +81,7 @@ def test_a_defect_is_called_one_and_leaves_its_traceback_in_a_file(hindcast, res
 
 
 def test_a_defect_under_debug_shows_its_traceback_and_writes_no_file(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(carry_out_module, "carry_out", raising(ZeroDivisionError("by zero")))
+    monkeypatch.setattr(carry_out_module, "execute", raising(ZeroDivisionError("by zero")))
     called = hindcast("--debug", "run", resources)
     assert called.code == 70
     assert "Traceback" in called.err
@@ -90,7 +90,7 @@ def test_a_defect_under_debug_shows_its_traceback_and_writes_no_file(hindcast, r
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), errors.Interrupted("stopped; run it again to go on")])
 def test_an_interruption_is_no_error_and_exits_with_130(hindcast, resources, monkeypatch, error):
-    monkeypatch.setattr(carry_out_module, "carry_out", raising(error))
+    monkeypatch.setattr(carry_out_module, "execute", raising(error))
     called = hindcast("run", resources)
     assert called.code == 130
     assert "error" not in called.err

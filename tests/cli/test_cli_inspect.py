@@ -42,7 +42,7 @@ def make_block(first=0, **columns):
 
 def write(stem="s", block=None):
     block = block or make_block()
-    with BlockWriter(resolve("data"), DataSpec.of_block(block), stem) as writer:
+    with BlockWriter(resolve("data"), DataSpec.from_block(block), stem) as writer:
         writer.write(block)
 
 
@@ -157,7 +157,7 @@ def test_ranges_are_drawn_where_the_space_has_bounds(hindcast, here):
     from gymnasium import spaces
 
     block = make_block()
-    spec = DataSpec.of_block(block, spaces.Box(-5, 5, (3,)), spaces.Discrete(2))
+    spec = DataSpec.from_block(block, spaces.Box(-5, 5, (3,)), spaces.Discrete(2))
     with BlockWriter(resolve("data"), spec, "s") as writer:
         writer.write(block)
     hindcast("inspect", "data", "--html", "page.html")
@@ -194,7 +194,7 @@ def test_columns_that_are_not_asked_for_are_not_looked_at(hindcast):
     from gymnasium import spaces
 
     block = make_block(rewards=NAN)
-    spec = DataSpec.of_block(block, spaces.Box(-9, 9, (3,)), spaces.Discrete(2))
+    spec = DataSpec.from_block(block, spaces.Box(-9, 9, (3,)), spaces.Discrete(2))
     with BlockWriter(resolve("data"), spec, "s") as writer:
         writer.write(block)
     called = hindcast("inspect", "data", "--columns", "actions", "--json")

@@ -14,7 +14,7 @@ from fake_cluster import FakeCluster, serving
 
 from hindcast.api import validate_resource
 from hindcast.cli.cluster import live_log
-from hindcast.cli.cluster.stored import log_path
+from hindcast.cli.cluster.run_storage import log_path
 from hindcast.run.claim import log_file
 
 LOST = run(1, outcome="Lost", reason="LostDriver", finished="2026-11-21T06:01:00Z")

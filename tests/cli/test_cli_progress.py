@@ -5,7 +5,7 @@ import pytest
 from hindcast.cli.progress import reporting
 from hindcast.cli.screen import Flags, Screen
 from hindcast.report.events import Outcome, Progress
-from hindcast.run import carry_out as carry_out_module
+from hindcast.run import execute as carry_out_module
 from hindcast.run import progress as run_progress
 from hindcast.run.progress import Pace, amount, describe, numbers
 
@@ -122,7 +122,7 @@ def test_an_interrupted_outcome_exits_with_130(hindcast, resources, monkeypatch)
         reporter.finished(outcome)
         return [outcome]
 
-    monkeypatch.setattr(carry_out_module, "carry_out", carry_out)
+    monkeypatch.setattr(carry_out_module, "execute", carry_out)
     called = hindcast("run", resources)
     assert called.code == 130
     assert called.out == "OfflineTraining/clone: checkpointed; run it again\n"

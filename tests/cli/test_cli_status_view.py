@@ -225,7 +225,7 @@ def test_of_a_large_pool_the_pods_that_are_not_ready_are_listed() -> None:
 
 def test_pods_of_earlier_attempts_do_not_count() -> None:
     found = explain(training(running()), [pod("head"), pod("learner", attempt=1)], NOW)
-    assert {pool.pool: pool.ready for pool in found.pools} == {"head": 1, "data": 0, "learner": 0}
+    assert {pool.pool: pool.num_ready for pool in found.pools} == {"head": 1, "data": 0, "learner": 0}
 
 
 def test_a_pod_that_is_being_deleted_or_not_ready_says_so() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.api.attempt import Attempt, Report, ResolvedInput
-from hindcast.cluster.channel import Superseded
+from hindcast.cluster.channel import SupersededError
 
 
 class Told:
@@ -21,7 +21,7 @@ class Told:
 
     def send(self, report: Report) -> str:
         if self.superseded_after is not None and len(self.reports) >= self.superseded_after:
-            raise Superseded("the test took its voice")
+            raise SupersededError("the test took its voice")
         self.reports.append(report)
         self.on_report(report)
         return self.intent

@@ -38,7 +38,7 @@ class KillsOnce(BatchConnector):
 
     def __call__(self, batch: Batch, context: Context) -> Batch:
         is_second = dist.is_initialized() and dist.get_rank() == 1
-        if is_second and context.place >= self._after and not self._file.exists():
+        if is_second and context.position >= self._after and not self._file.exists():
             self._file.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return batch

@@ -13,7 +13,13 @@ import pytest
 from kubernetes import client
 
 from hindcast.api.attempt import CHECKPOINT, REPORT_KEY, Report
-from hindcast.cluster.channel import ConfigMapChannel, ConfigMapName, ReportFailed, Superseded, in_cluster
+from hindcast.cluster.channel import (
+    ConfigMapChannel,
+    ConfigMapName,
+    ReportError,
+    SupersededError,
+    open_channel,
+)
 from hindcast.errors import SpecError
 
 AT = ConfigMapName("tests", "walk-r1-1")
@@ -78,14 +84,14 @@ def test_merges_the_report_and_hears_the_intent(api: Api) -> None:
 @pytest.mark.parametrize("status", [403, 404])
 def test_who_may_not_speak_is_superseded(api: Api, status: int) -> None:
     api.status = status
-    with pytest.raises(Superseded, match=str(status)):
+    with pytest.raises(SupersededError, match=str(status)):
         api.channel().send(REPORT)
 
 
 @pytest.mark.parametrize("status", [401, 409, 422, 429, 500, 503])
 def test_what_may_pass_is_no_end(api: Api, status: int) -> None:
     api.status = status
-    with pytest.raises(ReportFailed, match=str(status)):
+    with pytest.raises(ReportError, match=str(status)):
         api.channel().send(REPORT)
     assert len(api.requests) == 1  # who reports decides when to try again
 
@@ -95,7 +101,7 @@ def test_a_server_that_is_not_there_may_come_back() -> None:
         port = free.getsockname()[1]
     configuration = client.Configuration(host=f"http://127.0.0.1:{port}")
     configuration.retries = False
-    with pytest.raises(ReportFailed):
+    with pytest.raises(ReportError):
         ConfigMapChannel(client.ApiClient(configuration), AT).send(REPORT)
 
 
@@ -111,4 +117,4 @@ def test_outside_a_cluster_it_says_what_to_use(monkeypatch: pytest.MonkeyPatch) 
 def test_a_pod_without_an_account_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SpecError, match="no service account to report with"):
-        in_cluster(AT)
+        open_channel(AT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hindcast.cluster.keeper import checkpoint_status
+from hindcast.cluster.storage_monitor import checkpoint_status
 from hindcast.storage.location import resolve
 from support import train, training
 

@@ -18,10 +18,10 @@ from cluster_toys import Told, attempt, mounted
 from hindcast.api import EnvironmentSpec, OfflineRecording, OfflineTraining
 from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Report, ResolvedInput
 from hindcast.cluster import driver as driver_module
-from hindcast.cluster import keeper, reporting
+from hindcast.cluster import reporting, storage_monitor
 from hindcast.cluster.driver import drive
 from hindcast.cluster.mailbox import Mailbox
-from hindcast.cluster.memory import look_at_pods, memory_here
+from hindcast.cluster.memory import container_memory, inspect_pods
 from hindcast.datasets.opening import open_dataset
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import EvaluationWorkers
@@ -32,10 +32,10 @@ from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
 from support import (
     WALK,
+    command_line,
     descendants,
     episode_hashes,
     make_policy,
-    name_of,
     read_all,
     record,
     recording,
@@ -84,7 +84,7 @@ def slow(ray_here: Path) -> Iterator[Path]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports and looks at storage come quickly."""
     monkeypatch.setattr(reporting, "SHORTEST_SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(keeper, "LOOK_EVERY_S", 0.3)
+    monkeypatch.setattr(storage_monitor, "POLL_INTERVAL_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def carry_out(
     inputs: dict[str, ResolvedInput] | None = None,
 ) -> int:
     mount = mounted(folder / f"attempt-{number}", resource, number, inputs)
-    return drive(mount, channel, connect=lambda: None, labelled=False)
+    return drive(mount, channel, connect=lambda: None, has_pool_labels=False)
 
 
 def outcome_of(channel: Told) -> AttemptOutcome:
@@ -125,7 +125,7 @@ class TestMailbox:
                 reporter.note("a/b", "waits")
             begun = time.monotonic()
             with mailbox.interruption() as interruption:
-                while not interruption.requested:
+                while not interruption.is_requested:
                     time.sleep(0.05)
             return time.monotonic() - begun
 
@@ -166,10 +166,10 @@ class TestMailbox:
 
 
 def test_pods_say_how_much_of_their_memory_was_killed() -> None:
-    (pod,) = look_at_pods()
+    (pod,) = inspect_pods()
     assert pod.pool == "learner"
-    assert pod.marks[0] == ray.nodes()[0]["NodeID"]
-    assert (pod.memory, pod.killed_by_ray) == (memory_here(), 0)
+    assert pod.identifiers[0] == ray.nodes()[0]["NodeID"]
+    assert (pod.memory, pod.num_killed_by_ray) == (container_memory(), 0)
 
 
 class TestEvaluation:
@@ -304,7 +304,7 @@ class TestRecording:
                 channel.superseded_after = len(channel.reports)
 
         channel.on_report = supersede
-        assert carry_out(resource, tmp_path, channel) == driver_module.SUPERSEDED
+        assert carry_out(resource, tmp_path, channel) == driver_module.SUPERSEDED_EXIT_CODE
         assert channel.last.outcome is None
         deadline = time.monotonic() + 20
         while running("ray::OfflineRecording/test", "ray::_WorkerActor") and time.monotonic() < deadline:
@@ -315,7 +315,7 @@ class TestRecording:
     @pytest.mark.usefixtures("slow")
     def test_a_later_attempt_in_the_folder_ends_it_too(self, tmp_path: Path, channel: Told) -> None:
         """Where the API server does not answer, storage still says who is the later one."""
-        from hindcast.cluster.lease import begin
+        from hindcast.cluster.lease import acquire_lease
 
         resource = recording(tmp_path / "data", environment=SLOW, duration=SLOW_EPISODES)
         taken: list[object] = []
@@ -323,7 +323,7 @@ class TestRecording:
         def take_over(report: Report) -> None:
             if report.stage == "Recording" and not taken:
                 time.sleep(1)  # the driver has seen by then that the folder was its own
-                taken.append(begin(resolve(tmp_path / "data/_hindcast"), attempt(resource, 2)))
+                taken.append(acquire_lease(resolve(tmp_path / "data/_hindcast"), attempt(resource, 2)))
 
         channel.on_report = take_over
         carry_out(resource, tmp_path, channel)
@@ -355,7 +355,7 @@ class TestRecording:
     def test_documents_that_cannot_be_read_are_reported(self, tmp_path: Path, channel: Told) -> None:
         folder = mounted(tmp_path / "attempt", recording(tmp_path / "data"))
         (folder / "attempt.json").write_text('{"revision": "one"}')
-        assert drive(folder, channel, connect=lambda: None, labelled=False) == 2
+        assert drive(folder, channel, connect=lambda: None, has_pool_labels=False) == 2
         assert outcome_of(channel).reason == "InvalidSpec"
         assert "attempt.json cannot be read" in outcome_of(channel).message
 
@@ -386,8 +386,11 @@ class TestTraining:
 @pytest.mark.parametrize(
     ("piece", "found"),
     [
-        ({"pipeline": {"preLearner": "wrong_pieces:RaisingLearner"}}, ("raised LookupError", "raise Lookup")),
-        ({"algorithm": "wrong_pieces:ChangesTheBatch"}, ("changes the batch's 'obs'", "class Changes")),
+        (
+            {"pipeline": {"preLearner": "broken_components:RaisingLearner"}},
+            ("raised LookupError", "raise Lookup"),
+        ),
+        ({"algorithm": "broken_components:ChangesTheBatch"}, ("changes the batch's 'obs'", "class Changes")),
     ],
 )
 def test_a_mistake_in_a_custom_piece_reaches_the_status(
@@ -418,7 +421,7 @@ class Crashing(Walk):
 
 def running(*names: str) -> list[int]:
     """Processes below this one whose command lines begin so."""
-    return [found for found in descendants(os.getpid()) if name_of(found).startswith(names)]
+    return [found for found in descendants(os.getpid()) if command_line(found).startswith(names)]
 
 
 def process(name: str) -> int:

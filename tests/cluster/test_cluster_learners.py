@@ -18,7 +18,7 @@ from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, NoCudaDevice, UserCodeError
 from hindcast.report.events import Outcome
-from support import WALK, After, MemoryReporter, sources, train, training
+from support import WALK, MemoryReporter, StopAfter, sources, train, training
 
 UPDATES = 24
 
@@ -135,7 +135,7 @@ def test_a_stopped_group_goes_on_with_another_number_of_learners(
 def test_two_learners_go_on_with_the_batches_of_one(tmp_path: Path, walks: Path, group: Group) -> None:
     train(described(tmp_path / "whole", walks, 1))
     with pytest.raises(Interrupted):
-        train(described(tmp_path, walks, 1), After(10))
+        train(described(tmp_path, walks, 1), StopAfter(10))
     assert group.train(described(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
     assert "2 learners share the batch of 32 timesteps, fixed when the run began with 1" in group.notes
     assert_trained_as(tmp_path, tmp_path / "whole")

@@ -9,7 +9,7 @@ import pytest
 from cluster_toys import attempt
 
 from hindcast.api.attempt import Attempt
-from hindcast.cluster.lease import begin, holder
+from hindcast.cluster.lease import acquire_lease, lease_holder
 from hindcast.cluster.pools import Pools
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import OutputConflict
@@ -17,7 +17,7 @@ from hindcast.pipeline.offline_data import Source
 from hindcast.run.recording import RecordingRun
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import Location, resolve
-from support import After, MemoryReporter, episode_hashes, leftovers, read_all, recording, training
+from support import MemoryReporter, StopAfter, episode_hashes, leftovers, read_all, recording, training
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -32,32 +32,32 @@ def number(count: int, **fields: object) -> Attempt:
 
 class TestLease:
     def test_stands_until_a_later_attempt_begins(self, state: Location) -> None:
-        first = begin(state, number(1))
+        first = acquire_lease(state, number(1))
         first.check()
-        second = begin(state, number(2))
+        second = acquire_lease(state, number(2))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2, which began later"):
             first.check()
         second.check()
-        found = holder(state)
+        found = lease_holder(state)
         assert found is not None
         assert found["child"] == "test-r1-2"
 
     def test_an_attempt_that_begins_late_does_not_take_it(self, state: Location) -> None:
-        second = begin(state, number(2))
+        second = acquire_lease(state, number(2))
         with pytest.raises(OutputConflict, match="test-r1-2"):
-            begin(state, number(1))
+            acquire_lease(state, number(1))
         second.check()
 
     def test_the_same_attempt_may_begin_again_elsewhere(self, state: Location) -> None:
-        first = begin(state, number(1))
-        again = begin(state, number(1))
+        first = acquire_lease(state, number(1))
+        again = acquire_lease(state, number(1))
         with pytest.raises(OutputConflict):
             first.check()
         again.check()
 
     def test_a_resource_applied_anew_begins_with_attempt_1(self, state: Location) -> None:
-        old = begin(state, number(4))
-        new = begin(state, number(1, uid="another"))
+        old = acquire_lease(state, number(4))
+        new = acquire_lease(state, number(1, uid="another"))
         with pytest.raises(OutputConflict):
             old.check()
         new.check()
@@ -65,8 +65,8 @@ class TestLease:
     def test_a_mark_that_was_overwritten_does_not_count(self, memory_path: str) -> None:
         """Where nothing is created exclusively two may take the same number: the later content stays."""
         state = resolve(memory_path)
-        lease = begin(state, number(1))
-        other = begin(resolve("memory://run-tests/other"), number(1, uid="another"))
+        lease = acquire_lease(state, number(1))
+        other = acquire_lease(resolve("memory://run-tests/other"), number(1, uid="another"))
         mark = resolve("memory://run-tests/other").child("attempts/000001.json").read_bytes()
         state.child("attempts/000001.json").write_bytes(mark)
         with pytest.raises(OutputConflict):
@@ -75,10 +75,10 @@ class TestLease:
         other.folder.delete()
 
     def test_goes_with_the_work_to_other_processes(self, tmp_path: Path) -> None:
-        lease = begin(resolve(tmp_path), number(1))
+        lease = acquire_lease(resolve(tmp_path), number(1))
         check = pickle.loads(pickle.dumps(lease.check))
         check()
-        begin(resolve(tmp_path), number(2))
+        acquire_lease(resolve(tmp_path), number(2))
         with pytest.raises(OutputConflict):
             check()
 
@@ -87,7 +87,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-class Taking(After):
+class Taking(StopAfter):
     """Lets a later attempt begin at the n-th look, and goes on as one does that was not told."""
 
     def __init__(self, looks: int, state: Path, later: Attempt) -> None:
@@ -98,7 +98,7 @@ class Taking(After):
 
     def check(self) -> None:
         if self._left == 0:
-            begin(resolve(self._state), self._later)
+            acquire_lease(resolve(self._state), self._later)
             self.before = contents(self._state.parent)
         self._left -= 1
 
@@ -112,15 +112,15 @@ class TestRuns:
         taking = Taking(looks, tmp_path / "data/_hindcast", attempt(resource, 2))
         run = RecordingRun(resource, MemoryReporter(), taking, placement=Alone(attempt(resource, 1)))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
-            run.carry_out()
+            run.execute()
         after = contents(tmp_path / "data")
         taken = {name: content for name, content in after.items() if not name.endswith(".parquet")}
         assert taken.items() <= taking.before.items()
         later = Alone(attempt(resource, 3))
-        RecordingRun(resource, MemoryReporter(), After(10**9), placement=later).carry_out()
+        RecordingRun(resource, MemoryReporter(), StopAfter(10**9), placement=later).execute()
         RecordingRun(
-            recording(tmp_path / "alone", output={"maxRowsPerFile": 8}), MemoryReporter(), After(10**9)
-        ).carry_out()
+            recording(tmp_path / "alone", output={"maxRowsPerFile": 8}), MemoryReporter(), StopAfter(10**9)
+        ).execute()
         assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "alone"))
         assert leftovers(tmp_path / "data") == []
 
@@ -133,30 +133,32 @@ class TestRuns:
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
             TrainingRun(
                 resource, [Source(str(walks), open_dataset(walks))], MemoryReporter(), taking, placement=pools
-            ).carry_out()
+            ).execute()
         assert contents(folder.parent) == taking.before
         outcome = TrainingRun(
             resource,
             [Source(str(walks), open_dataset(walks))],
             MemoryReporter(),
-            After(10**9),
+            StopAfter(10**9),
             placement=Alone(attempt(resource, 2)),
-        ).carry_out()
+        ).execute()
         assert outcome.state == "Succeeded"
 
     def test_a_folder_of_another_run_is_not_taken_over(self, tmp_path: Path) -> None:
         mine, other = recording(tmp_path), recording(tmp_path, seed=7)
-        RecordingRun(mine, MemoryReporter(), After(10**9), placement=Alone(attempt(mine))).carry_out()
+        RecordingRun(mine, MemoryReporter(), StopAfter(10**9), placement=Alone(attempt(mine))).execute()
         held = contents(tmp_path)
         with pytest.raises(OutputConflict, match=r"another output\.path"):
-            RecordingRun(other, MemoryReporter(), After(10**9), placement=Alone(attempt(other))).carry_out()
+            RecordingRun(other, MemoryReporter(), StopAfter(10**9), placement=Alone(attempt(other))).execute()
         assert contents(tmp_path) == held
 
     def test_replacing_a_recording_keeps_the_lease(self, tmp_path: Path) -> None:
         old = recording(tmp_path)
-        RecordingRun(old, MemoryReporter(), After(10**9), placement=Alone(attempt(old))).carry_out()
+        RecordingRun(old, MemoryReporter(), StopAfter(10**9), placement=Alone(attempt(old))).execute()
         new = recording(tmp_path, seed=7, output={"onExisting": "Replace"})
-        outcome = RecordingRun(new, MemoryReporter(), After(10**9), placement=Alone(attempt(new))).carry_out()
+        outcome = RecordingRun(
+            new, MemoryReporter(), StopAfter(10**9), placement=Alone(attempt(new))
+        ).execute()
         assert outcome.state == "Succeeded"
 
 
@@ -164,6 +166,6 @@ class Alone(Pools):
     """Pools in which the work is done by this process."""
 
     def recorders(self, count, task, cpus, on_episode):  # type: ignore[no-untyped-def]
-        from hindcast.record.pool import Runner, ThisProcess
+        from hindcast.record.pool import LocalWorkers, Runner
 
-        return ThisProcess(Runner(task, on_episode))
+        return LocalWorkers(Runner(task, on_episode))

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from hindcast.cluster.log import HEAD_BYTES, TAIL_BYTES, DriverLog, printed_into, redactor
+from hindcast.cluster.log import HEAD_BYTES, TAIL_BYTES, DriverLog, capture_output, make_redactor
 from hindcast.storage.location import resolve
 
 
 @pytest.fixture
 def log() -> DriverLog:
-    return DriverLog(redactor({"MY_TOKEN": "abcdefgh"}))
+    return DriverLog(make_redactor({"MY_TOKEN": "abcdefgh"}))
 
 
 def test_what_is_printed_is_shown_and_kept_without_secrets(
     log: DriverLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with printed_into(log):
+    with capture_output(log):
         print("with abc", end="")
         print("defgh in it")
         print("\x1b[36m(worker)\x1b[0m a warning", file=sys.stderr)
@@ -30,7 +30,7 @@ def test_what_is_printed_is_shown_and_kept_without_secrets(
 
 
 def test_the_user_of_a_uri_is_hidden_unless_it_is_nobody() -> None:
-    redact = redactor({})
+    redact = make_redactor({})
     assert redact("read s3://key:secret@bucket/a") == "read s3://***@bucket/a"
     assert redact("read s3://anonymous@bucket/a") == "read s3://anonymous@bucket/a"
 

@@ -15,9 +15,9 @@ import ray.exceptions as ray_errors
 
 from hindcast import errors
 from hindcast.api.attempt import AttemptOutcome, AttemptReason
-from hindcast.cluster.log import redactor
-from hindcast.cluster.memory import Memory, Pod, explained_by_memory
-from hindcast.cluster.outcome import EXIT_CODES, classify, outcome_of
+from hindcast.cluster.log import make_redactor
+from hindcast.cluster.memory import ContainerMemory, Pod, explain_by_memory
+from hindcast.cluster.outcome import EXIT_CODES, classify, make_outcome
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_messages_are_one_short_line() -> None:
 
 class TestRedaction:
     def redact(self, text: str, **environment: str) -> str:
-        return redactor(environment)(text)
+        return make_redactor(environment)(text)
 
     def test_values_of_credentials(self) -> None:
         environment = {
@@ -142,7 +142,7 @@ class TestRedaction:
     def test_outcomes_are_redacted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MY_PASSWORD", "open sesame")
         assert (
-            "sesame" not in outcome_of("Failed", "InvalidSpec", "the password open sesame is wrong").message
+            "sesame" not in make_outcome("Failed", "InvalidSpec", "the password open sesame is wrong").message
         )
 
 
@@ -187,40 +187,40 @@ class TestMemory:
     LOST = AttemptOutcome(state="Lost", reason="WorkerLost", message="a process or its node was lost")
 
     def pod(self, pool: str, kills: int, limit: int | None = 2 << 30) -> Pod:
-        return Pod(pool, (f"{pool}-node", "10.0.0.1"), Memory(kills, limit))  # type: ignore[arg-type]
+        return Pod(pool, (f"{pool}-node", "10.0.0.1"), ContainerMemory(kills, limit))  # type: ignore[arg-type]
 
     def test_a_pod_with_kills_explains_a_loss(self) -> None:
-        found = explained_by_memory(self.LOST, lambda: [self.pod("data", 0), self.pod("learner", 1)])
+        found = explain_by_memory(self.LOST, lambda: [self.pod("data", 0), self.pod("learner", 1)])
         assert (found.state, found.reason, found.pool) == ("Lost", "OutOfMemory", "learner")
         assert "2.0 GiB; raise spec.cluster.resources.learner.memory" in found.message
 
     def test_the_field_of_the_data_pool_has_its_own_name(self) -> None:
         assert (
             "spec.cluster.resources.dataWorker.memory"
-            in explained_by_memory(self.LOST, lambda: [self.pod("data", 3, None)]).message
+            in explain_by_memory(self.LOST, lambda: [self.pod("data", 3, None)]).message
         )
 
     def test_no_kill_and_no_loss_explain_nothing(self) -> None:
         silent = Pod("data", ("a",), None)
-        assert explained_by_memory(self.LOST, lambda: [self.pod("data", 0), silent]) == self.LOST
+        assert explain_by_memory(self.LOST, lambda: [self.pod("data", 0), silent]) == self.LOST
         other = self.LOST.model_copy(update={"reason": "UserCodeFailed"})
-        assert explained_by_memory(other, lambda: [self.pod("data", 1)]) == other
+        assert explain_by_memory(other, lambda: [self.pod("data", 1)]) == other
 
     def test_rays_own_kills_name_the_node(self) -> None:
         error = ray_errors.OutOfMemoryError(
             "Memory on the node (IP: 10.0.0.9, ID: data-node) was 1.9GB / 2.0GB, which exceeds the threshold"
         )
-        found = explained_by_memory(classify(error), lambda: [self.pod("learner", 0), self.pod("data", 0)])
+        found = explain_by_memory(classify(error), lambda: [self.pod("learner", 0), self.pod("data", 0)])
         assert (found.reason, found.pool) == ("OutOfMemory", "data")
         assert "spec.cluster.resources.dataWorker.memory" in found.message
 
     def test_rays_kills_of_a_worker_that_it_restarted_explain_a_loss(self) -> None:
         killed = self.pod("data", 0)._replace(killed_by_ray=4)
-        found = explained_by_memory(self.LOST, lambda: [self.pod("learner", 0), killed])
+        found = explain_by_memory(self.LOST, lambda: [self.pod("learner", 0), killed])
         assert (found.reason, found.pool) == ("OutOfMemory", "data")
 
     def test_a_sentence_that_names_the_size_already_stays(self) -> None:
         told = classify(
             errors.OutOfMemory("a data worker was killed: raise spec.cluster.resources.dataWorker.memory")
         )
-        assert explained_by_memory(told, lambda: [self.pod("learner", 1)]) == told
+        assert explain_by_memory(told, lambda: [self.pod("learner", 1)]) == told

@@ -17,4 +17,4 @@ def test_a_worker_asks_for_all_cpus_that_its_pod_hands_out(cpus: float, asked: i
 
 def test_a_worker_lands_in_its_pool_where_there_are_pools() -> None:
     assert Pools(ATTEMPT).options("data")["label_selector"] == {"hindcast.dev/pool": "data"}
-    assert "label_selector" not in Pools(ATTEMPT, labelled=False).options("data")
+    assert "label_selector" not in Pools(ATTEMPT, has_pool_labels=False).options("data")

@@ -10,8 +10,14 @@ from cluster_toys import Told
 
 from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Report
 from hindcast.api.status import CheckpointStatus
-from hindcast.cluster.channel import ReportFailed, Superseded
-from hindcast.cluster.reporting import FIRST_HEARING_S, Reporting, beating, progress_status, send_outcome
+from hindcast.cluster.channel import ReportError, SupersededError
+from hindcast.cluster.reporting import (
+    REFUSAL_GRACE_SECONDS,
+    ReportSender,
+    heartbeat,
+    progress_status,
+    send_outcome,
+)
 from hindcast.report.events import Progress
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,14 +29,14 @@ class Time:
 
     def __init__(self, channel: Told) -> None:
         self.now = 0.0
-        self.reporting = Reporting(channel, lambda: self.now, lambda: START + timedelta(seconds=self.now))
+        self.reporting = ReportSender(channel, lambda: self.now, lambda: START + timedelta(seconds=self.now))
 
     def passes(self, seconds: float) -> None:
         end = self.now + seconds
         while self.now < end:
-            wait = self.reporting.step()
+            wait = self.reporting.send_if_due()
             self.now = min(self.now + max(wait, 0.01), end)
-        self.reporting.step()
+        self.reporting.send_if_due()
 
 
 @pytest.fixture
@@ -85,7 +91,7 @@ def test_a_beat_without_progress_does_not_move(channel: Told, time: Time) -> Non
     time.reporting.progress(recorded(1))  # said again, but nothing was done
     time.passes(50)
     assert channel.last.moved == "2026-01-01T00:00:05.000Z"
-    time.reporting.moved()
+    time.reporting.mark_progress()
     time.passes(50)
     assert channel.last.moved == "2026-01-01T00:02:35.000Z"
 
@@ -96,7 +102,7 @@ def test_the_outcome_is_sent_at_once_and_is_the_last_word(channel: Told, time: T
     time.reporting.outcome(OUTCOME)
     time.passes(0.1)
     assert channel.last.outcome == OUTCOME
-    assert time.reporting.outcome_delivered
+    assert time.reporting.is_outcome_delivered
     count = len(channel.reports)
     time.passes(120)
     assert len(channel.reports) == count
@@ -104,10 +110,10 @@ def test_the_outcome_is_sent_at_once_and_is_the_last_word(channel: Told, time: T
 
 def test_the_intent_comes_with_the_answer(channel: Told, time: Time) -> None:
     time.passes(1)
-    assert not time.reporting.checkpoint_wanted
+    assert not time.reporting.is_checkpoint_requested
     channel.intent = CHECKPOINT
     time.passes(30)
-    assert time.reporting.checkpoint_wanted
+    assert time.reporting.is_checkpoint_requested
 
 
 def test_what_could_not_be_sent_is_sent_later_with_growing_pauses(channel: Told, time: Time) -> None:
@@ -116,7 +122,7 @@ def test_what_could_not_be_sent_is_sent_later_with_growing_pauses(channel: Told,
     def fail(report: Report) -> None:
         tries.append(time.now)
         if time.now < 60:
-            raise ReportFailed("503")
+            raise ReportError("503")
 
     channel.on_report = fail
     time.reporting.progress(recorded(7))
@@ -132,20 +138,20 @@ def test_what_could_not_be_sent_is_sent_later_with_growing_pauses(channel: Told,
 def test_an_outcome_survives_an_api_server_that_is_away(channel: Told, time: Time) -> None:
     def fail(report: Report) -> None:
         if time.now < 100:
-            raise ReportFailed("connection refused")
+            raise ReportError("connection refused")
 
     channel.on_report = fail
     time.reporting.outcome(OUTCOME)
     time.passes(99)
-    assert not time.reporting.outcome_delivered
+    assert not time.reporting.is_outcome_delivered
     time.passes(20)
-    assert time.reporting.outcome_delivered
+    assert time.reporting.is_outcome_delivered
 
 
 def test_who_was_heard_before_is_superseded_by_the_first_refusal(channel: Told, time: Time) -> None:
     channel.superseded_after = 1
     time.passes(26)
-    assert time.reporting.superseded
+    assert time.reporting.is_superseded
     time.passes(100)
     assert len(channel.reports) == 1
 
@@ -153,18 +159,18 @@ def test_who_was_heard_before_is_superseded_by_the_first_refusal(channel: Told, 
 def test_a_right_that_comes_late_is_waited_for(channel: Told, time: Time) -> None:
     def refuse(report: Report) -> None:
         if time.now < 10:
-            raise Superseded("403")
+            raise SupersededError("403")
 
     channel.on_report = refuse
     time.passes(20)
-    assert not time.reporting.superseded
+    assert not time.reporting.is_superseded
     assert channel.last.beat == 1
 
 
 def test_a_right_that_never_comes_is_not(channel: Told, time: Time) -> None:
     channel.superseded_after = 0
-    time.passes(FIRST_HEARING_S + 16)
-    assert time.reporting.superseded
+    time.passes(REFUSAL_GRACE_SECONDS + 16)
+    assert time.reporting.is_superseded
 
 
 def test_a_new_checkpoint_is_a_change_and_an_old_one_is_none(channel: Told, time: Time) -> None:
@@ -176,7 +182,7 @@ def test_a_new_checkpoint_is_a_change_and_an_old_one_is_none(channel: Told, time
 
 
 def test_the_thread_reports_until_the_block_ends(channel: Told) -> None:
-    with beating(Reporting(channel)) as reporting:
+    with heartbeat(ReportSender(channel)) as reporting:
         assert send_outcome(reporting, OUTCOME, patience=10)
     assert channel.last.outcome == OUTCOME
 

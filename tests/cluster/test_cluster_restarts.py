@@ -14,7 +14,7 @@ import ray.exceptions
 from hindcast.cluster import learners
 from hindcast.errors import Interrupted, WorkerLost
 from hindcast.report.events import Outcome
-from support import After, MemoryReporter, train, training
+from support import MemoryReporter, StopAfter, train, training
 
 DIED = ray.exceptions.ActorDiedError()
 MISSED = ray.exceptions.RayTaskError("run", "Traceback …", DIED)
@@ -29,9 +29,9 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Any:
         groups: list[bool] = []
 
         def in_a_group(work: learners.Assignment) -> Outcome:
-            groups.append(work.is_again)
+            groups.append(work.is_restart)
             with contextlib.suppress(Interrupted):
-                return train(work.resource, After(updates))
+                return train(work.resource, StopAfter(updates))
             raise error
 
         monkeypatch.setattr(learners, "_in_a_group", in_a_group)
@@ -64,7 +64,7 @@ def test_learners_that_die_without_another_checkpoint_are_given_up(
 ) -> None:
     resource = training(tmp_path, walks, stop={"updates": 15})
     with pytest.raises(Interrupted):
-        train(resource, After(5))
+        train(resource, StopAfter(5))
     groups = dying(0, error)
     with pytest.raises(
         WorkerLost, match="learners died 4 times without a new checkpoint; the last error was"

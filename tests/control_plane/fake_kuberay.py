@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from api_server import ApiServer, Refused, collection
+from api_server import ApiServer, RefusalError, collection
 
 Object = dict[str, Any]
 Outcome = dict[str, str]
@@ -64,7 +64,7 @@ class FakeKubeRay:
                 continue
             try:
                 self._bring_on(job, name)
-            except Refused as refused:
+            except RefusalError as refused:
                 if refused.status not in {404, 409}:  # it was deleted meanwhile
                     raise
 
@@ -111,7 +111,7 @@ class FakeKubeRay:
     def _list(self, version: str, plural: str) -> list[Object]:
         try:
             found = self._api.request("GET", collection(version, plural, self._namespace))
-        except Refused as refused:
+        except RefusalError as refused:
             if refused.status == 404:
                 return []
             raise

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from ruamel.yaml import YAML
 
-from api_server import ApiServer, Refused, wait_for
+from api_server import ApiServer, RefusalError, wait_for
 
 RULES = Path(__file__).parents[2] / "charts" / "hindcast" / "templates" / "_rules.tpl"
 ACCOUNT = "hindcast-operator"
@@ -64,7 +64,7 @@ def make_account(api: ApiServer, namespace: str, folder: Path, server: str | Non
     for document, place in ((account, namespace), (role, None), (binding, None)):
         try:
             api.create(document, place)
-        except Refused as refused:
+        except RefusalError as refused:
             if refused.status != 409:
                 raise
     return write_kubeconfig(api, token_of(api, namespace, ACCOUNT), folder / "operator.kubeconfig", server)
@@ -75,7 +75,7 @@ def drop_account(api: ApiServer, namespace: str) -> None:
     for plural in ("clusterroles", "clusterrolebindings"):
         try:
             api.delete(f"/apis/rbac.authorization.k8s.io/v1/{plural}/{ACCOUNT}-{namespace}")
-        except Refused as refused:
+        except RefusalError as refused:
             if refused.status != 404:
                 raise
 

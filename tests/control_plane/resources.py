@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from api_server import ApiServer, Object, Refused, collection, wait_for
+from api_server import ApiServer, Object, RefusalError, collection, wait_for
 
 VERSION = "hindcast.dev/v1alpha1"
 
@@ -62,7 +62,7 @@ class Team:
         """A resource as it stands; None where it is gone."""
         try:
             return self.api.request("GET", f"{self._path(document)}/{document['metadata']['name']}")
-        except Refused as refused:
+        except RefusalError as refused:
             if refused.status == 404:
                 return None
             raise

@@ -13,7 +13,7 @@ import pytest
 from admission_specs import API_VERSION, KINDS, SPECS, Node, document, merged, nodes, with_part
 from ruamel.yaml import YAML
 
-from api_server import ApiServer, Object, Refused, collection, plural
+from api_server import ApiServer, Object, RefusalError, collection, plural
 from hindcast.api import load_resources, validate_resource
 from hindcast.errors import SpecError
 from layers import LAYER
@@ -81,7 +81,7 @@ def refused_by_server(api: ApiServer, dry_run_namespace: str, resource: Object) 
     path, text = api.path_of(resource, dry_run_namespace), json.dumps(resource)
     try:
         api.request("POST", path, text, "application/yaml", fieldValidation="Strict", dryRun="All")
-    except Refused as refused:
+    except RefusalError as refused:
         assert refused.status in (400, 422), refused
         return refused.message
     return ""

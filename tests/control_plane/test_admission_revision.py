@@ -14,7 +14,7 @@ import pytest
 from admission_changes import ANY_TIME, BOX, EXTENDABLE, OPEN, RUN, UNSEEN, Change
 from admission_specs import KINDS, changed, document, merged, schema
 
-from api_server import ApiServer, Object, Refused
+from api_server import ApiServer, Object, RefusalError
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.api.base import LOCATION, OPERATIONAL
 from hindcast.api.sentences import models_in
@@ -66,7 +66,7 @@ def refuse_change(
     """The stored object and the change that was refused, for this field and by its sentence."""
     before, change = case
     stored = store(api, namespace, kind, before)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusalError) as refused:
         api.merge(stored, {"spec": change}, dryRun="All")
     assert refused.value.status == 422
     said = {place: text.partition(": ")[2].partition(": ")[2] for place, text in refused.value.causes}
@@ -129,7 +129,7 @@ def test_what_rules_cannot_see_the_spec_hash_does(
 def test_the_revision_never_decreases(api: ApiServer, namespace: str, kind: str) -> None:
     stored = store(api, namespace, kind, {"revision": 3})
     for revision in (2, 1, None):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusalError) as refused:
             api.merge(stored, {"spec": {"revision": revision}})
         assert [field for field, _ in refused.value.causes] == ["spec.revision"]
         assert "revision never decreases" in refused.value.message

@@ -13,7 +13,7 @@ import pytest
 from admission_examples import ANYWHERE, EXAMPLES
 from admission_specs import KINDS, Node, changed, document, nodes, schema, with_part
 
-from api_server import ApiServer, Object, Refused
+from api_server import ApiServer, Object, RefusalError
 from hindcast.api import options
 
 
@@ -50,7 +50,7 @@ def refusal(
     api: ApiServer, dry_run_namespace: str, kind: str, spec: Object, name: str = "test"
 ) -> list[tuple[str, str]]:
     """What is wrong, by field; the sentences without the value that the API server puts before them."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusalError) as refused:
         api.create(document(kind, spec, name), dry_run_namespace, dryRun="All")
     assert refused.value.status == 422
     return [(field, re.sub(r'^Invalid value: "?\w+"?: ', "", text)) for field, text in refused.value.causes]

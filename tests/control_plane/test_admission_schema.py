@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from admission_specs import API_VERSION, KINDS, changed, definition, document
 
-from api_server import ApiServer, Object, Refused, collection, plural
+from api_server import ApiServer, Object, RefusalError, collection, plural
 
 CRD_LIMIT = 256 * 1024
 CONDITION: Object = {
@@ -155,7 +155,7 @@ def test_lists_of_the_status_merge_by_their_keys(api: ApiServer, namespace: str,
     assert {c["type"]: c["status"] for c in now["conditions"]} == {"Ready": "False", "QuotaReserved": "True"}
     assert {(r["revision"], r["attempt"]) for r in now["runs"]} == {(1, 2), (2, 1)}
     twice = target | {"status": {"conditions": [ready, ready]}}
-    with pytest.raises(Refused, match="duplicate"):
+    with pytest.raises(RefusalError, match="duplicate"):
         api.apply(twice, "us", "/status")
     assert stored["metadata"]["generation"] == api.get(kind, namespace, "test")["metadata"]["generation"]
 
@@ -172,7 +172,7 @@ def test_lists_of_the_status_merge_by_their_keys(api: ApiServer, namespace: str,
 )
 def test_a_wrong_status_is_refused(api: ApiServer, namespace: str, status: Object, field: str) -> None:
     stored = api.create(document("OfflineTraining", changed("OfflineTraining", {})), namespace)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusalError) as refused:
         api.merge(stored, {"status": status}, "/status")
     assert field in [place for place, _ in refused.value.causes]
 

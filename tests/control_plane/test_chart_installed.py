@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from ruamel.yaml import YAML
 
-from api_server import ApiServer, Refused
+from api_server import ApiServer, RefusalError
 from chart_helm import CHART, Object, render, tool
 
 # All but the kinds of the Prometheus operator.
@@ -33,7 +33,7 @@ def test_pods_are_admitted_where_only_restricted_ones_are(api: ApiServer, namesp
     api.create(pod, dryRun="All")
     api.create(render({}, namespace).one("Pod"), dryRun="All")
     pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
-    with pytest.raises(Refused, match="violates PodSecurity"):
+    with pytest.raises(RefusalError, match="violates PodSecurity"):
         api.create(pod, dryRun="All")
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from api_server import APPLY, ApiServer, Refused, collection, wait_for
+from api_server import APPLY, ApiServer, RefusalError, collection, wait_for
 from chart_helm import Object, render
 from hindcast.api.attempt import Attempt
 from hindcast.api.loading import validate_resource
 from hindcast_operator import names
 from hindcast_operator.defaults import Defaults
-from hindcast_operator.manifests import build, effective
+from hindcast_operator.manifests import build, effective_resource
 
 RBAC = "rbac.authorization.k8s.io"
 GROUPS = {
@@ -221,7 +221,7 @@ def objects_of(installed: Installed, number: int, uid: str) -> list[Object]:
         uid=uid,
         spec_hash="0" * 16,
     )
-    return build(effective(resource, Defaults()), attempt)
+    return build(effective_resource(resource, Defaults()), attempt)
 
 
 def test_a_run_from_the_first_object_to_the_last(installed: Installed, operator: ApiServer) -> None:
@@ -286,7 +286,7 @@ def test_the_operator_cannot_give_rights_that_it_has_not(installed: Installed, o
         "metadata": {"name": "more", "namespace": installed.served},
         "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
     }
-    with pytest.raises(Refused, match="not currently held") as refused:
+    with pytest.raises(RefusalError, match="not currently held") as refused:
         operator.create(role)
     assert refused.value.status == 403
 
@@ -301,7 +301,7 @@ def test_the_operator_cannot_change_what_users_wrote(installed: Installed, opera
         ("DELETE", None, "application/json"),
     ):
         more = {"fieldManager": "x"} if kind == APPLY else {}
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RefusalError) as refused:
             operator.request(method, path, body, kind, **more)
         assert refused.value.status == 403
     assert installed.api.request("GET", path)["metadata"]["uid"] == made["metadata"]["uid"]
@@ -402,7 +402,7 @@ def running_operator(installed: Installed, folder: Path) -> Iterator[Callable[[]
 def exists(api: ApiServer, path: str) -> bool:
     try:
         return bool(api.request("GET", path))
-    except Refused as refused:
+    except RefusalError as refused:
         assert refused.status == 404
         return False
 

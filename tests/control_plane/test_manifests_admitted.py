@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from api_server import ApiServer, Object, Refused, collection, wait_for
+from api_server import ApiServer, Object, RefusalError, collection, wait_for
 from hindcast.api import Resource, validate_resource
 from hindcast.api.attempt import Attempt
-from hindcast_operator.manifests import build, effective
+from hindcast_operator.manifests import build, effective_resource
 from hindcast_operator.manifests.build import render
 from manifest_examples import attempt_of, defaults, recording, templates, training
 
@@ -64,7 +64,7 @@ def restricted(api: ApiServer, namespace: str) -> str:
 
 def manifests_in(namespace: str, resource: Resource, number: int = 1) -> list[Object]:
     attempt = attempt_of(resource, number=number, uid="").model_copy(update={"namespace": namespace})
-    return build(effective(resource, PLATFORM), attempt)
+    return build(effective_resource(resource, PLATFORM), attempt)
 
 
 def pods(job: Object, namespace: str) -> Iterator[Object]:
@@ -101,7 +101,7 @@ def test_the_namespace_would_refuse_pods_with_less(api: ApiServer, restricted: s
         api.create(manifest)
     for pod in pods(manifests[-1], restricted):
         pod["spec"]["containers"][0]["securityContext"] = {}
-        with pytest.raises(Refused, match="violates PodSecurity"):
+        with pytest.raises(RefusalError, match="violates PodSecurity"):
             api.create(pod, dryRun="All")
 
 
@@ -114,8 +114,8 @@ def test_a_rendered_resource_is_what_comes_of_the_stored_one(api: ApiServer, nam
     assert stored.metadata.namespace == namespace
     (rendered,) = render([validate_resource(document)], PLATFORM, "default")
     attempt = Attempt.model_validate_json(rendered.manifests[0]["data"]["attempt.json"])
-    assert build(effective(stored, PLATFORM), attempt) == rendered.manifests
-    assert effective(stored, PLATFORM).spec.run_policy.stall_timeout_seconds == 600
+    assert build(effective_resource(stored, PLATFORM), attempt) == rendered.manifests
+    assert effective_resource(stored, PLATFORM).spec.run_policy.stall_timeout_seconds == 600
 
 
 def test_the_run_can_patch_its_config_map_and_nothing_else(api: ApiServer, namespace: str) -> None:

@@ -10,7 +10,7 @@ from fake_kuberay import PlayKubeRay
 from operator_process import RunOperator
 from resources import Team, recording
 
-from api_server import ApiServer, Refused, collection, wait_for
+from api_server import ApiServer, RefusalError, collection, wait_for
 
 WALKS = recording()
 DEFINITIONS = collection("apiextensions.k8s.io/v1", "customresourcedefinitions")
@@ -39,7 +39,7 @@ def _serve(api: ApiServer, served: bool) -> None:
 def _knows_ray_jobs(api: ApiServer) -> bool:
     try:
         api.request("GET", collection("ray.io/v1", "rayjobs"), limit="1")
-    except Refused as refused:
+    except RefusalError as refused:
         if refused.status == 404:
             return False
         raise

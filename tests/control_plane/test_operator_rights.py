@@ -9,7 +9,7 @@ from fake_kuberay import PlayKubeRay, runs_on
 from operator_process import RunOperator, token_of, write_kubeconfig
 from resources import Team, recording
 
-from api_server import ApiServer, Refused, collection
+from api_server import ApiServer, RefusalError, collection
 
 WALKS = recording()
 MERGE = "application/merge-patch+json"
@@ -75,6 +75,6 @@ def _suspend_and_go_on(team: Team, **changes: object) -> None:
 def forbidden(
     run: ApiServer, method: str, path: str, body: object = None, content: str = "application/json"
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusalError) as refused:
         run.request(method, path, body, content)
     assert refused.value.status == 403, f"{method} {path}: {refused.value}"

@@ -10,7 +10,7 @@ from curate_kit import make_block, write_block
 
 from hindcast.datasets.curate import writing
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.merged import merge
+from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 
 Parts = Callable[..., list[Path]]

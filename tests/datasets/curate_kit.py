@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.layouts import DEFAULT
+from hindcast.formats.layouts import DEFAULT_LAYOUT
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
@@ -34,10 +34,12 @@ def make_block(lengths: Sequence[int], first: int = 0, seed: int = 0, value: flo
 
 
 def spec_of(block: Block) -> DataSpec:
-    return DataSpec.of_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(3), "Test-v0")
+    return DataSpec.from_block(block, spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(3), "Test-v0")
 
 
-def write_block(folder: Path, block: Block, spec: DataSpec | None = None, layout: str = DEFAULT) -> Path:
+def write_block(
+    folder: Path, block: Block, spec: DataSpec | None = None, layout: str = DEFAULT_LAYOUT
+) -> Path:
     with BlockWriter(resolve(folder), spec or spec_of(block), "000000-a1", layout=layout) as writer:
         writer.write(block)
     return folder

@@ -36,7 +36,7 @@ def make_block(lengths: Sequence[int], seed: int = 0) -> Block:
 
 def table_of(block: Block, folder: Path, spec: DataSpec | None = None) -> pa.Table:
     """The block as rows of timesteps, in order; with the spec in the metadata where it is given."""
-    given = spec or DataSpec.of_block(block)
+    given = spec or DataSpec.from_block(block)
     with BlockWriter(resolve(folder), given, "all", layout="columns") as writer:
         writer.write(block)
     files = sorted(folder.glob("*.parquet"))

@@ -16,23 +16,23 @@ from hindcast.datasets import target as target_module
 from hindcast.datasets.curate import writing
 from hindcast.datasets.curate.operations import convert_data, split_data
 from hindcast.datasets.curate.writing import write
-from hindcast.datasets.merged import merge
+from hindcast.datasets.hooks import Hooks
+from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
-from hindcast.datasets.watch import Watch
 from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, StorageError, WorkerLost
 from hindcast.storage.location import resolve
-from hindcast.worker_processes import each
+from hindcast.worker_processes import map_unordered
 from support import episode_hashes, leftovers, read_all
 
 KILLED = """
 import os, signal, sys
 from hindcast.datasets.curate import writing
 from hindcast.datasets.target import Target
-from hindcast.datasets.watch import Watch
+from hindcast.datasets.hooks import Watch
 from hindcast.datasets.curate.writing import write
-from hindcast.datasets.merged import merge
+from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.storage.location import resolve
 
@@ -70,23 +70,23 @@ def test_killed_anywhere_it_goes_on_and_ends_exact(tmp_path, parts, many, range_
     assert leftovers(out) == []
 
 
-def after(looks: int) -> Watch:
+def after(looks: int) -> Hooks:
     left = iter(range(looks))
 
     def check() -> None:
         if next(left, None) is None:
             raise Interrupted("interrupted by the test")
 
-    return Watch(check=check)
+    return Hooks(check=check)
 
 
 @pytest.mark.usefixtures("range_per_unit")
 def test_interrupted_it_keeps_what_is_done(tmp_path, many):
     target, stages = Target(resolve(tmp_path / "out"), file_bytes=300), []
     with pytest.raises(Interrupted):
-        write(many, target, watch=after(5))
-    watch = Watch(progress=lambda stage, done, total: stages.append((stage, done)))
-    assert write(many, target, watch=watch).state == "Succeeded"
+        write(many, target, hooks=after(5))
+    watch = Hooks(progress=lambda stage, done, total: stages.append((stage, done)))
+    assert write(many, target, hooks=watch).state == "Succeeded"
     assert stages[0][0] == "Writing"
     assert 0 < stages[0][1] < many.num_steps
     assert episode_hashes(read_all(tmp_path / "out")) == episode_hashes(read_block(many))
@@ -97,7 +97,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, many):
 @pytest.mark.usefixtures("range_per_unit")
 def test_workers_make_the_same_files(tmp_path, many, monkeypatch):
     alone = write(many, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
-    monkeypatch.setattr(writing, "count_workers", lambda items, nbytes: 2)
+    monkeypatch.setattr(writing, "choose_num_workers", lambda items, nbytes: 2)
     together = write(many, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
     assert together.checksum == alone.checksum
     assert open_dataset(tmp_path / "together").digest == open_dataset(tmp_path / "alone").digest
@@ -111,7 +111,7 @@ def _die(held: int, item: int) -> int:
 @pytest.mark.slow
 def test_a_killed_worker_is_told():
     with pytest.raises(WorkerLost, match="run it again"):
-        list(each(_die, 0, [1, 2, 3], 2, lambda: None))
+        list(map_unordered(_die, 0, [1, 2, 3], 2, lambda: None))
 
 
 def test_a_file_that_was_changed_is_named(tmp_path, many):

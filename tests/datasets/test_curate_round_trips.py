@@ -12,7 +12,7 @@ from hypothesis import given
 
 from hindcast.api.filter_term import parse_filter
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.curate.writing import Written
+from hindcast.datasets.curate.writing import WriteResult
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
@@ -30,7 +30,7 @@ PARQUET = ("Episodes", "MessagePack", "Columns")
 TEXT = ("JSON", "CSV", "SampleBatch")
 
 
-def convert(source: Path, folder: Path, form: str, **options: object) -> Written:
+def convert(source: Path, folder: Path, form: str, **options: object) -> WriteResult:
     return convert_data(Reading((str(source),)), Target(resolve(folder), form, **options))  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ def test_other_formats_pack_nothing(tmp_path):
 def test_long_episodes_go_as_fragments_and_come_as_wholes(tmp_path, many, form):
     source = tmp_path / "source"
     encoder = ArrowEncoder
-    with mock.patch.object(encoder, "longest", 100):
+    with mock.patch.object(encoder, "max_episode_bytes", 100):
         for i, unit in enumerate(many.units):
             write_block(source / str(i), many.read(unit), many.spec)
     convert(source, tmp_path / "out", form)

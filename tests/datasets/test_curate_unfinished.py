@@ -8,7 +8,7 @@ from curate_kit import make_block, write_block
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.inspection.inspecting import inspect_data, inspect_paths
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare.opening import open_data, ready
+from hindcast.datasets.prepare.opening import open_data, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
 from hindcast.storage.location import resolve
@@ -51,7 +51,7 @@ def test_a_part_is_said_to_be_one(recording, form):
 
 
 def test_a_training_hears_of_text_too(recording):
-    assert "6 of 60,000 episodes" in ready(Reading((str(recording("CSV")),))).unfinished[0]
+    assert "6 of 60,000 episodes" in open_reading(Reading((str(recording("CSV")),))).unfinished_notes[0]
 
 
 @pytest.mark.parametrize(

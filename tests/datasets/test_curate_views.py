@@ -13,7 +13,7 @@ from curate_kit import make_block, read_block, spec_of, write_block
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.curate.writing import write
-from hindcast.datasets.merged import merge
+from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
@@ -185,7 +185,7 @@ def test_episodes_of_one_id_that_differ_are_refused_or_renamed(tmp_path):
         merge(datasets)
     merged = merge(datasets, "Rename")
     assert ids(merged) == ["e0", "e1", "e0-2", "e1-2", "e0-3", "e1-3"]
-    assert Content.of(read_block(merged)).timesteps == 15
+    assert Content.from_block(read_block(merged)).timesteps == 15
     assert any("4 episodes had the id of another" in note for note in merged.notes)
     assert merged.digest != merge(datasets[:1]).digest
 
@@ -194,7 +194,7 @@ def test_data_that_do_not_fit_are_not_merged(tmp_path):
     block = make_block([2])
     wide = block.with_columns({**block.columns, "obs": block.columns["obs"].astype(np.float64)})
     one = open_dataset(write_block(tmp_path / "a", block))
-    other = open_dataset(write_block(tmp_path / "b", wide, DataSpec.of_block(wide)))
+    other = open_dataset(write_block(tmp_path / "b", wide, DataSpec.from_block(wide)))
     with pytest.raises(DataError, match=r"'obs' is float32 .* in one and float64"):
         merge([one, other])
 
@@ -210,7 +210,7 @@ def test_infos_that_only_some_have_are_empty_in_the_others(tmp_path):
     merged = merge([open_dataset(path) for path in paths])
     assert read_block(merged).columns["infos"].tolist() == [*[""] * 6, '{"lives":3}']
     written = convert_data(Reading(tuple(map(str, paths))), Target(resolve(tmp_path / "out"), "Columns"))
-    assert written.checksum == Content.of(read_block(merged)).checksum
+    assert written.checksum == Content.from_block(read_block(merged)).checksum
 
 
 def test_copies_in_other_folders_count_once(tmp_path):

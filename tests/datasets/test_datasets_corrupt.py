@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from damage import count_refused
+from damaged_files import count_refusals
 from hindcast.datasets.inspection.inspecting import inspect_paths
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
@@ -105,7 +105,7 @@ def test_a_flipped_bit_in_the_values(path):
 
 def test_damage_anywhere_is_found_or_harmless(kit, path, block):
     same = partial(kit.assert_same, expected=block)
-    assert count_refused(path, lambda: read_all(path.parent), same, times=300, seed=1) > 200
+    assert count_refusals(path, lambda: read_all(path.parent), same, times=300, seed=1) > 200
 
 
 def test_every_changed_byte_of_a_recording_is_found_when_verified(kit, tmp_path):

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from hindcast.datasets import episode_dataset, sources
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import index_file
+from hindcast.datasets.file_index import index_file
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -128,7 +128,7 @@ def test_what_a_glob_matches_is_named_as_the_glob_is(tmp_path, monkeypatch, fold
     (tmp_path / "runs" / "r1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     folder = folder.format(tmp_path)
-    (found,) = sources.expand(resolve(f"{folder}/{end}"))
+    (found,) = sources.expand_glob(resolve(f"{folder}/{end}"))
     assert (found.uri, found.path) == (f"{folder}/r1", str(tmp_path / "runs" / "r1"))
 
 
@@ -163,7 +163,7 @@ def test_units_cover_the_dataset_in_order_over_file_ends(kit, tmp_path):
     blocks = [kit.block([10] * 5, first=5 * i) for i in range(8)]
     for i, block in enumerate(blocks):
         kit.write(tmp_path, block, stem=f"f{i}", row_group_bytes=800)
-    files = [index_file(entry.location, entry.relative) for entry in resolve(tmp_path).files()]
+    files = [index_file(entry.location, entry.relative_path) for entry in resolve(tmp_path).files()]
     size = files[0].entry.row_groups[0].bytes
     dataset = EpisodeDataset(files[0].spec, files, unit_bytes=4 * size)
     assert [unit.id for unit in dataset.units] == list(range(len(dataset.units)))
@@ -203,7 +203,7 @@ def test_a_column_stands_for_all_its_leaves(tmp_path):
     columns = {"obs/a": np.zeros((4, 2)), "obs/b": np.ones(4), "rewards": np.ones(3)}
     flags = np.ones(1, bool)
     block = Block(columns, np.array([3]), np.array(["e"], object), np.zeros(1, np.int64), flags, flags)
-    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block), "s") as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.from_block(block), "s") as writer:
         writer.write(block)
     dataset = open_dataset(tmp_path)
     assert list(dataset.read(dataset.units[0], ["obs"]).columns) == ["obs/a", "obs/b"]
@@ -222,7 +222,7 @@ def test_one_row_group_is_read_without_a_copy_per_column(kit, tmp_path):
 def test_the_footer_of_a_file_is_read_once_for_all_its_units(kit, tmp_path, monkeypatch):
     block = kit.block([10] * 20)
     kit.write(tmp_path, block, row_group_bytes=800)
-    files = [index_file(entry.location, entry.relative) for entry in resolve(tmp_path).files()]
+    files = [index_file(entry.location, entry.relative_path) for entry in resolve(tmp_path).files()]
     dataset = EpisodeDataset(files[0].spec, files, unit_bytes=800)
     read_footer, read = pq.ParquetFile, []
 
@@ -380,7 +380,7 @@ def test_files_that_differ_are_both_named(kit, tmp_path, change, sentence):
 def test_spaces_that_differ_are_named(kit, tmp_path):
     block = kit.block([3])
     for name, n in (("a", 3), ("b", 4)):
-        spec = DataSpec.of_block(block, kit.observation_space, spaces.Discrete(n))
+        spec = DataSpec.from_block(block, kit.observation_space, spaces.Discrete(n))
         with BlockWriter(resolve(tmp_path), spec, name) as writer:
             writer.write(block)
     with pytest.raises(DataError, match=r"the action space is Discrete\(3\) in one and Discrete\(4\)"):
@@ -461,7 +461,7 @@ def test_text_columns(tmp_path):
     block = Block(
         {"prompt": words}, np.array([3]), np.array(["e"], object), np.zeros(1, np.int64), flags, flags
     )
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     assert spec.leaves["prompt"] == Leaf(None, (), "text")
     with BlockWriter(resolve(tmp_path), spec, "s") as writer:
         writer.write(block)

@@ -7,9 +7,9 @@ import pytest
 from gymnasium import spaces
 
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import index_file
+from hindcast.datasets.file_index import index_file
 from hindcast.datasets.inspection.sample import sample_units
-from hindcast.datasets.inspection.statistics import Spread, Thinned, ValueDistribution
+from hindcast.datasets.inspection.statistics import Spread, ThinnedRows, ValueDistribution
 from hindcast.datasets.inspection.summarising import coverage_of, summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.units import Unit
@@ -21,7 +21,7 @@ from hindcast.storage.location import resolve
 
 
 def summary_of(folder, block: Block, action_space=None, **options):
-    spec = DataSpec.of_block(block, spaces.Box(-10, 10, (4,), np.float32), action_space, "Test-v0")
+    spec = DataSpec.from_block(block, spaces.Box(-10, 10, (4,), np.float32), action_space, "Test-v0")
     with BlockWriter(resolve(folder), spec, "s") as writer:
         writer.write(block)
     return summarise(open_dataset(folder), **options)
@@ -80,7 +80,7 @@ def test_continuous_actions_have_a_distribution_for_each_dimension(kit, tmp_path
 def test_a_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
     for i in range(10):
         kit.write(tmp_path, kit.block([10] * 2, first=2 * i), stem=f"f{i}")
-    files = [index_file(entry.location, entry.relative) for entry in resolve(tmp_path).files()]
+    files = [index_file(entry.location, entry.relative_path) for entry in resolve(tmp_path).files()]
     dataset = EpisodeDataset(files[0].spec, files, unit_bytes=1)
     summary = summarise(dataset, sample_limit=60)
     assert (summary.episodes, summary.timesteps, summary.files) == (20, 200, 10)
@@ -105,19 +105,19 @@ def test_a_sample_is_of_a_gibibyte_at_most():
 
 
 def test_distributions():
-    whole = ValueDistribution.of(np.array([1, 1, 3]))
+    whole = ValueDistribution.from_values(np.array([1, 1, 3]))
     assert whole is not None
     assert (whole.count, whole.min, whole.median, whole.max) == (3, 1, 1, 3)
     assert whole.edges == (0.5, 1.5, 2.5, 3.5)
     assert whole.counts == (2, 0, 1)
-    real = ValueDistribution.of(np.append(np.linspace(0, 1, 100), np.nan))
+    real = ValueDistribution.from_values(np.append(np.linspace(0, 1, 100), np.nan))
     assert real is not None
     assert real.count == sum(real.counts) == 100
     assert len(real.edges) == 21
-    constant = ValueDistribution.of(np.full(5, 0.1))
+    constant = ValueDistribution.from_values(np.full(5, 0.1))
     assert constant is not None
     assert constant.counts == (5,)
-    assert ValueDistribution.of(np.array([np.nan])) is None
+    assert ValueDistribution.from_values(np.array([np.nan])) is None
 
 
 def test_figures_of_parts_are_those_of_the_whole():
@@ -128,7 +128,9 @@ def test_figures_of_parts_are_those_of_the_whole():
     for part in np.split(values, [10, 11, 500]):
         spread.add(part)
     found = spread.distributions()
-    for column, expected in zip(found, (ValueDistribution.of(values[:, i]) for i in range(2)), strict=True):
+    for column, expected in zip(
+        found, (ValueDistribution.from_values(values[:, i]) for i in range(2)), strict=True
+    ):
         assert column is not None
         assert expected is not None
         for figure in ("count", "min", "mean", "median", "max", "std"):
@@ -141,7 +143,7 @@ def test_figures_of_parts_are_those_of_the_whole():
 
 
 def test_more_values_than_fit_are_thinned_out_evenly():
-    thinned = Thinned(most=100)
+    thinned = ThinnedRows(most=100)
     for start in range(0, 1000, 7):
         thinned.add(np.arange(start, min(start + 7, 1000)))
     assert thinned.rows is not None
@@ -191,7 +193,7 @@ def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
         "actions": np.array([0, 3, 1, 1, 1]),
         "rewards": block.columns["rewards"],
     }
-    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block.with_columns(columns)), "s") as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.from_block(block.with_columns(columns)), "s") as writer:
         writer.write(block.with_columns(columns))
     summary = summarise(open_dataset(tmp_path))
     assert (summary.observation_space_from, summary.action_space_from) == ("guessed", "guessed")
@@ -207,7 +209,7 @@ def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
 
 def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
     block = changed(kit.block([30]), obs=np.arange(31) % 5)
-    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block, spaces.Discrete(16)), "s") as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.from_block(block, spaces.Discrete(16)), "s") as writer:
         writer.write(block)
     summary = summarise(open_dataset(tmp_path))
     (leaf,) = summary.observations
@@ -217,7 +219,7 @@ def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
 def test_text_has_no_space_to_guess(kit, tmp_path):
     block = kit.block([5])
     block = changed(block, obs=np.array(list("abcdef"), object))
-    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block), "s") as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.from_block(block), "s") as writer:
         writer.write(block)
     summary = summarise(open_dataset(tmp_path), None)
     assert (summary.observation_space, summary.observation_space_from, summary.coverage) == (None, None, None)

@@ -27,7 +27,7 @@ WRITTEN = ("episodes/arrow", "episodes/messagepack")
 
 
 def write(folder, block: Block, actions=None, *, obs=OBS, stem: str = "s", layout: str = "episodes/arrow"):
-    spec = DataSpec.of_block(block, obs, actions, "Test-v0")
+    spec = DataSpec.from_block(block, obs, actions, "Test-v0")
     with BlockWriter(resolve(folder), spec, stem, layout=layout) as writer:
         writer.write(block)
 

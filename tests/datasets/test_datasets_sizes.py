@@ -8,7 +8,7 @@ import pytest
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import index_file
+from hindcast.datasets.file_index import index_file
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -47,7 +47,7 @@ def block_of(observations: str) -> Block:
 def test_units_of_our_own_files_keep_their_sizes(kit, tmp_path, layout, observations):
     """Runs that read them are resumed with the order that they began with."""
     block = block_of(observations)
-    with BlockWriter(resolve(tmp_path), DataSpec.of_block(block), "s", layout=layout) as writer:
+    with BlockWriter(resolve(tmp_path), DataSpec.from_block(block), "s", layout=layout) as writer:
         writer.write(block)
     (entry,) = writer.close()
     dataset = open_dataset(tmp_path)
@@ -67,7 +67,7 @@ def test_episodes_that_another_tool_wrote_anew_keep_their_size_in_memory(kit, tm
 def test_windows_keep_to_their_bytes_in_memory(tmp_path):
     """Another tool's dictionaries store the equal cells of ten episodes, 22 KiB in memory, once."""
     block, window_bytes = block_of("constant"), 50 << 10
-    with BlockWriter(resolve(tmp_path / "own"), DataSpec.of_block(block), "s") as writer:
+    with BlockWriter(resolve(tmp_path / "own"), DataSpec.from_block(block), "s") as writer:
         writer.write(block)
     (own,) = (tmp_path / "own").iterdir()
     pq.write_table(pq.read_table(own), tmp_path / "anew.parquet", row_group_size=10)

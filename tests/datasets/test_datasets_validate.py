@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from hindcast.datasets.units import EpisodePlace
-from hindcast.datasets.validate import check_block, check_spec, faults
+from hindcast.datasets.units import EpisodeLocation
+from hindcast.datasets.validate import check_block, check_spec, find_faults
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec, Leaf
@@ -25,12 +25,12 @@ def block_of(**columns: np.ndarray) -> Block:
     )
 
 
-def where(episode: int) -> EpisodePlace:
-    return EpisodePlace("data/x.parquet", 40 + episode)
+def where(episode: int) -> EpisodeLocation:
+    return EpisodeLocation("data/x.parquet", 40 + episode)
 
 
 def check(block: Block, obs=None, actions=None, **options) -> None:
-    check_block(block, DataSpec.of_block(block), obs, actions, where, **options)
+    check_block(block, DataSpec.from_block(block), obs, actions, where, **options)
 
 
 def test_good_values_pass():
@@ -75,7 +75,9 @@ def test_what_float32_makes_infinite_is_located(name, bad):
 
 def test_what_is_not_finite_comes_before_what_float32_makes_infinite():
     rewards = np.array([0, 1e300, np.nan, 0, 0, 0, 0, 0])
-    kinds = [(fault.kind, np.flatnonzero(fault.wrong).tolist()) for fault in faults("rewards", rewards, None)]
+    kinds = [
+        (fault.kind, np.flatnonzero(fault.mask).tolist()) for fault in find_faults("rewards", rewards, None)
+    ]
     assert kinds == [("not-finite", [2]), ("not-finite", [1])]
 
 
@@ -148,7 +150,7 @@ def test_parts_of_dict_and_tuple_spaces():
 
 def test_an_empty_block_is_fine():
     empty = block_of(obs=np.zeros((11, 2)), actions=np.zeros(8, np.int64)).take([])
-    check_block(empty, DataSpec.of_block(empty), spaces.Box(-1, 1, (2,)), spaces.Discrete(2), where)
+    check_block(empty, DataSpec.from_block(empty), spaces.Box(-1, 1, (2,)), spaces.Discrete(2), where)
 
 
 # --- what can be said before any value is read

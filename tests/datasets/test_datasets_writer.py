@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import index_file
+from hindcast.datasets.file_index import index_file
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.formats.dataset_folder.commits import Commit, file_stem, remove_orphans
 from hindcast.formats.entries import FileEntry
-from hindcast.formats.parquet.fragments import find_continued, join, split_long
+from hindcast.formats.parquet.fragments import find_continued, join_fragments, split_long_episodes
 from hindcast.storage.location import resolve
 from layers import examples
 
@@ -207,7 +207,9 @@ def test_kill_leaves_whole_files_and_temporary_ones_that_are_found(kit, tmp_path
     assert names[0].startswith(".000003-b2-002.parquet.")
     assert names[1:] == ["000003-b2-000.parquet", "000003-b2-001.parquet"]
     assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names[1:]] == [2, 2]
-    kept = Commit(range=3, files=(FileEntry.of(names[1], 0, "", []),), episodes=2, timesteps=2, first=0)
+    kept = Commit(
+        range=3, files=(FileEntry.from_row_groups(names[1], 0, "", []),), episodes=2, timesteps=2, first=0
+    )
     remove_orphans(resolve(tmp_path), [kept])
     assert kit.names(tmp_path) == [names[1]]
 
@@ -220,20 +222,20 @@ def test_kill_leaves_whole_files_and_temporary_ones_that_are_found(kit, tmp_path
 def test_fragments_join_to_the_same_episodes(kit, lengths, limit):
     block = kit.block(lengths)
     nbytes = 20 * block.length
-    pieces = list(split_long(block, nbytes, limit))
+    pieces = list(split_long_episodes(block, nbytes, limit))
     stored, continued = Block.concat([piece for piece, _ in pieces]), []
     for piece, goes_on in pieces:
         assert piece.num_episodes == 1 or not goes_on
         continued += [goes_on] + [False] * (piece.num_episodes - 1) if piece.num_episodes else []
         assert (20 * piece.length <= max(limit, 20)).all()
-    kit.assert_same(join(stored, np.array(continued, dtype=bool)), block)
+    kit.assert_same(join_fragments(stored, np.array(continued, dtype=bool)), block)
     assert find_continued(stored.eps_id, stored.t_started, stored.length).tolist() == continued
 
 
 def test_a_long_episode_is_stored_in_fragments_and_read_whole(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "hindcast.formats.parquet.file.split_long",
-        lambda block, size, longest: split_long(block, size, 4_000),
+        "hindcast.formats.parquet.file.split_long_episodes",
+        lambda block, size, longest: split_long_episodes(block, size, 4_000),
     )
     block = kit.block([10, 700, 10, 400])
     (entry,) = kit.write(tmp_path, block)
@@ -252,8 +254,8 @@ def test_a_long_episode_is_stored_in_fragments_and_read_whole(kit, tmp_path, mon
 
 def test_an_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "hindcast.formats.parquet.file.split_long",
-        lambda block, size, longest: split_long(block, size, 4_000),
+        "hindcast.formats.parquet.file.split_long_episodes",
+        lambda block, size, longest: split_long_episodes(block, size, 4_000),
     )
     entries = kit.write(tmp_path, kit.block([300, 300]), max_rows_per_file=1)
     assert [entry.episodes for entry in entries] == [1, 1]

@@ -10,11 +10,11 @@ from pathlib import Path
 import prepare_kit as kit
 import pytest
 
+from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare import making
-from hindcast.datasets.prepare.opening import open_data, ready
+from hindcast.datasets.prepare import preparer
+from hindcast.datasets.prepare.opening import open_data, open_reading
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.watch import Watch
 from hindcast.formats.format import ReadOptions
 from support import episode_hashes, leftovers
 
@@ -32,7 +32,7 @@ def rows(tmp_path, block, monkeypatch) -> str:
 
 
 def folder_of(path: str) -> Path:
-    return Path(str(ready(Reading((path,))).paths[0]))
+    return Path(str(open_reading(Reading((path,))).paths[0]))
 
 
 def test_it_is_an_ordinary_recording(rows, block):
@@ -44,7 +44,7 @@ def test_it_is_an_ordinary_recording(rows, block):
 
 def test_it_is_made_once(rows, monkeypatch):
     first = folder_of(rows)
-    monkeypatch.setattr("hindcast.datasets.prepare.making.make_here", None)
+    monkeypatch.setattr("hindcast.datasets.prepare.preparer.prepare_in_process", None)
     assert folder_of(rows) == first
 
 
@@ -60,7 +60,7 @@ class Killed(BaseException):
 
 
 def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
-    make, made = making.make_partition, []
+    make, made = preparer.make_partition, []
 
     def killed(job, number, found):
         if len(made) == 3:
@@ -68,12 +68,14 @@ def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
         made.append(number)
         make(job, number, found)
 
-    monkeypatch.setattr(making, "make_partition", killed)
+    monkeypatch.setattr(preparer, "make_partition", killed)
     with pytest.raises(Killed):
         open_data(rows)
     again: list[int] = []
     monkeypatch.setattr(
-        making, "make_partition", lambda job, number, *rest: (again.append(number), make(job, number, *rest))
+        preparer,
+        "make_partition",
+        lambda job, number, *rest: (again.append(number), make(job, number, *rest)),
     )
     dataset = open_data(rows)
     assert set(again).isdisjoint(made)
@@ -82,7 +84,7 @@ def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
 
 
 def _prepare(path: str, results) -> None:
-    results.put(str(ready(Reading((path,))).paths[0]))
+    results.put(str(open_reading(Reading((path,))).paths[0]))
 
 
 def test_two_preparers_do_no_harm(rows, block):
@@ -110,9 +112,9 @@ def test_who_waits_for_another_preparer_says_so_and_can_be_stopped(rows, block):
     def meanwhile(stage: str, done: int, total: int) -> None:
         if not notes:
             with pytest.raises(Stopped):
-                open_data(rows, watch=Watch(note=notes.append, check=stop))
+                open_data(rows, hooks=Hooks(note=notes.append, check=stop))
 
-    dataset = open_data(rows, watch=Watch(meanwhile))
+    dataset = open_data(rows, hooks=Hooks(meanwhile))
     assert len(notes) == 1
     assert notes[0].startswith(
         "waiting for data that another process is preparing: another process is writing to "

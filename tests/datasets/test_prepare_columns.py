@@ -19,8 +19,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.spec import DataSpec
-from hindcast.run.carry_out import InFiles
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.execute import FileReferences
+from hindcast.run.inputs import inputs_of, open_inputs
 from hindcast.run.planning import plan
 from hindcast.storage.location import resolve
 from support import record, recording, train, training
@@ -39,7 +39,7 @@ def stored(folder: Path, layout: str, **outputs: tuple[int, ...]) -> str:
     block = kit.make_block([4, 7])
     columns = {name: np.ones((11, *shape), dtype=np.float32) for name, shape in outputs.items()}
     block = block.with_columns({**block.columns, **columns})
-    with BlockWriter(resolve(folder), DataSpec.of_block(block), "all", layout=layout) as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block), "all", layout=layout) as writer:
         writer.write(block)
     return str(folder)
 
@@ -125,11 +125,11 @@ class TestTraining:
 
     def test_it_reads_only_these(self, tmp_path: Path, data: Path) -> None:
         resource = self.resource(tmp_path, data, "obs", "actions")
-        (one,) = ready_inputs(resource, inputs_of(resource, InFiles({})))
+        (one,) = open_inputs(resource, inputs_of(resource, FileReferences({})))
         assert one.path == str(data)
-        assert one.found is not None
-        assert list(one.found.dataset.spec.leaves) == ["obs", "actions"]
-        assert "rewards" in one.found.whole().spec.leaves
+        assert one.opened_data is not None
+        assert list(one.opened_data.dataset.spec.leaves) == ["obs", "actions"]
+        assert "rewards" in one.opened_data.with_all_columns().spec.leaves
         assert train(resource).state == "Succeeded"
 
     def test_what_it_needs_must_be_among_them(self, tmp_path: Path, data: Path) -> None:

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from hindcast.datasets.prepare import making, opening
+from hindcast.datasets.hooks import Hooks
+from hindcast.datasets.prepare import opening, preparer
 from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.watch import Watch
 from hindcast.errors import Interrupted
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.format import ReadOptions
@@ -82,7 +82,7 @@ def test_they_are_read_once_and_keep_their_order(tmp_path, reads, files, has_t):
 @pytest.mark.parametrize("form", [Csv, Json])
 def test_text_is_parsed_once(tmp_path, monkeypatch, form, piece, has_t):
     """However many pieces a file has: the first one says the types of all, and is not parsed again for that."""
-    monkeypatch.setattr(text_files, "PIECE", piece)
+    monkeypatch.setattr(text_files, "CHUNK_BYTES", piece)
     parsed: list[int] = []
     parse = form.parse
 
@@ -126,7 +126,7 @@ def test_tasks_read_parts_twice_only_where_two_of_them_meet(tmp_path, monkeypatc
     path, parts = tmp_path / "rows.parquet", len(table) // 2
     here = open_data(path, cache=tmp_path / "here")
     assert len(reads()) == parts
-    monkeypatch.setattr(making, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
     there = open_data(path, cache=tmp_path / "there")
     assert (there.digest, there.notes) == (here.digest, here.notes)
     tasks = int(ray.cluster_resources()["CPU"])
@@ -141,7 +141,7 @@ def test_tasks_that_end_while_they_are_cancelled_do_no_harm(tmp_path, monkeypatc
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 1)
     pq.write_table(rows(tmp_path), tmp_path / "rows.parquet", row_group_size=2)
     whole = open_data(tmp_path / "rows.parquet", cache=tmp_path / "here").digest
-    monkeypatch.setattr(making, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
     monkeypatch.setattr("hindcast.datasets.prepare.ray_data._LOOK_S", 0.002)
     for most in range(12):
         looks = itertools.count()
@@ -152,7 +152,7 @@ def test_tasks_that_end_while_they_are_cancelled_do_no_harm(tmp_path, monkeypatc
 
         cache = tmp_path / f"cache{most}"
         with contextlib.suppress(Interrupted):
-            open_data(tmp_path / "rows.parquet", cache=cache, watch=Watch(check=check))
+            open_data(tmp_path / "rows.parquet", cache=cache, hooks=Hooks(check=check))
         assert open_data(tmp_path / "rows.parquet", cache=cache).digest == whole
 
 
@@ -208,14 +208,14 @@ class _Stopped(Exception):
     pass
 
 
-def _stop_after(parts: int) -> Watch:
+def _stop_after(parts: int) -> Hooks:
     left = iter(range(parts))
 
     def check() -> None:
         if next(left, None) is None:
             raise _Stopped
 
-    return Watch(check=check)
+    return Hooks(check=check)
 
 
 @pytest.mark.parametrize("where", [None, "everywhere", "in the last file"])
@@ -226,7 +226,7 @@ def test_interrupted_anywhere_it_goes_on(tmp_path, where):
     stops = 0
     for parts in range(1, 100):
         try:
-            dataset = open_data(path, cache=tmp_path / "cache", watch=_stop_after(parts))
+            dataset = open_data(path, cache=tmp_path / "cache", hooks=_stop_after(parts))
             break
         except _Stopped:
             stops += 1
@@ -238,9 +238,9 @@ def test_what_an_earlier_version_began_goes_on_by_episode(tmp_path, monkeypatch)
     """It brought all rows together, and wrote nothing of how it dealt with them."""
     path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
     with monkeypatch.context() as earlier:
-        earlier.setattr(making, "_begins_in_order", lambda *_: False)
+        earlier.setattr(preparer, "_begins_in_order", lambda *_: False)
         with pytest.raises(_Stopped):
-            open_data(path, cache=tmp_path / "cache", watch=_stop_after(14))
+            open_data(path, cache=tmp_path / "cache", hooks=_stop_after(14))
     (folder,) = (tmp_path / "cache" / "prepared").iterdir()
     assert list(resolve(folder).child(FOLDER, "commits").files())
     found = kit.read_block(open_data(Reading((path,)), cache=tmp_path / "cache"))

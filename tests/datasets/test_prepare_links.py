@@ -40,7 +40,7 @@ def test_links_in_a_circle_end(data):
     (data / "below").mkdir()
     (data / "below/up").symlink_to(data)
     assert open_dataset(data).num_episodes == 10
-    names = [entry.relative for entry in resolve(data).list(recursive=True)]
+    names = [entry.relative_path for entry in resolve(data).list(recursive=True)]
     assert len(names) == len(set(names)) == 3
 
 

@@ -9,7 +9,7 @@ import prepare_kit as kit
 import pytest
 
 from hindcast.api.input import PrepareSpec
-from hindcast.datasets.prepare.opening import open_data, ready
+from hindcast.datasets.prepare.opening import open_data, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
@@ -23,7 +23,7 @@ def cache(tmp_path: Path) -> Path:
 
 def test_whole_episodes_are_left_where_they_are(tmp_path, cache):
     record(recording(tmp_path / "data"))
-    found = ready(Reading((str(tmp_path / "data"),)), cache=cache)
+    found = open_reading(Reading((str(tmp_path / "data"),)), cache=cache)
     assert found.paths == [str(tmp_path / "data")]
     assert not cache.exists()
 
@@ -37,7 +37,7 @@ def test_an_unknown_read_option_is_refused_wherever_parquet_is_read(tmp_path, ca
         table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
         kit.write_files(path, kit.scrambled(table) if kind == "scrambled" else table)
     with pytest.raises(DataError, match="Parquet takes no read options; got 'include_paths'"):
-        ready(Reading((str(path),), options=ReadOptions(options={"include_paths": True})), cache=cache)
+        open_reading(Reading((str(path),), options=ReadOptions(options={"include_paths": True})), cache=cache)
 
 
 def test_scrambled_columns_become_the_original_episodes(tmp_path, cache):

@@ -18,11 +18,11 @@ import pytest
 from hindcast.api.attempt import POOL_LABEL, Attempt
 from hindcast.cluster.pools import Pools
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare import making, opening
+from hindcast.datasets.prepare import opening, preparer
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import SpecError
-from hindcast.user_code import give
+from hindcast.user_code import register_object
 from support import episode_hashes
 from warm_python import WarmPython
 
@@ -58,8 +58,8 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NOTED", str(folder))
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.setattr(making, "_HERE_BYTES", 0)
-    monkeypatch.setattr(making, "Job", NotedJob)
+    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "Job", NotedJob)
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
     return folder
 
@@ -91,9 +91,11 @@ def test_the_learners_cpus_are_left_alone(tmp_path: Path, noted: Path, data_work
     scrambled = kit.write_files(tmp_path / "rows", kit.scrambled(table), files=6)
     in_order = kit.write_files(tmp_path / "runs", table.drop_columns(["eps_id", "t"]), files=6)
     options = Pools(ATTEMPT).options("data", 1)
-    (found,) = opening.ready(Reading((scrambled,)), cache=tmp_path / "cache", ray_options=options).paths
+    (found,) = opening.open_reading(
+        Reading((scrambled,)), cache=tmp_path / "cache", ray_options=options
+    ).paths
     assert episode_hashes(kit.read_block(open_dataset(found))) == episode_hashes(block)
-    (found,) = opening.ready(Reading((in_order,)), cache=tmp_path / "cache", ray_options=options).paths
+    (found,) = opening.open_reading(Reading((in_order,)), cache=tmp_path / "cache", ray_options=options).paths
     assert open_dataset(found).num_steps == block.num_steps
     assert {place.name for place in noted.iterdir()} == {"scatter-data", "bounds-data", "spec-data"}
 
@@ -105,9 +107,9 @@ def test_a_class_that_tasks_cannot_import(tmp_path: Path, monkeypatch: pytest.Mo
     """Of a module that only this process finds: Ray would repeat such tasks forever."""
     (tmp_path / "only_here.py").write_text("class Own:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(making, "Job", Job)
-    give(importlib.import_module("only_here").Own())
+    monkeypatch.setattr(preparer, "Job", Job)
+    register_object(importlib.import_module("only_here").Own())
     table = kit.table_of(kit.make_block([3, 4]), tmp_path / "table")
     scrambled = kit.write_files(tmp_path / "rows", kit.scrambled(table), files=2)
     with pytest.raises(SpecError, match="processes that prepare the data cannot import 'only_here'"):
-        opening.ready(Reading((scrambled,)), cache=tmp_path / "cache")
+        opening.open_reading(Reading((scrambled,)), cache=tmp_path / "cache")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hindcast.datasets.prepare import making, opening
-from hindcast.datasets.watch import Watch
+from hindcast.datasets.hooks import Hooks
+from hindcast.datasets.prepare import opening, preparer
 from layers import examples
 from random_data import recordings
 from support import episode_hashes
@@ -50,10 +50,10 @@ def test_ray_data_prepares_the_same(tmp_path, monkeypatch):
     block = kit.make_block(np.arange(1, 60).tolist())
     path = kit.write_files(tmp_path / "rows", kit.scrambled(kit.table_of(block, tmp_path / "table")), files=4)
     here = opening.open_data(path, cache=tmp_path / "here")
-    monkeypatch.setattr(making, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
     steps: list[tuple[str, int, int]] = []
-    watch = Watch(lambda *step: steps.append(step))
-    there = opening.open_data(path, cache=tmp_path / "there", watch=watch)
+    watch = Hooks(lambda *step: steps.append(step))
+    there = opening.open_data(path, cache=tmp_path / "there", hooks=watch)
     assert there.digest == here.digest
     assert there.notes == here.notes
     assert steps[-1][1] == steps[-1][2] > 1
@@ -64,7 +64,7 @@ def test_ray_data_prepares_the_same(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore")
 def test_a_mistake_found_on_ray_data_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(making, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
     table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
     path = kit.write_files(tmp_path / "rows", table.take(np.delete(np.arange(14), 6)))
     with pytest.raises(opening.DataError, match=r"row 6 \(episode e1, t 3\): t is 3 after 1"):

@@ -255,7 +255,7 @@ def test_a_filter_on_the_agent(tmp_path, block, layout):
     agents = ["ann", "bob", None]
     block = replace(block, details=np.array([to_text(agent_id=agent) for agent in agents], dtype=object))
     form = "columns" if layout == "scrambled" else layout
-    with BlockWriter(resolve(tmp_path / "data"), DataSpec.of_block(block), "all", layout=form) as writer:
+    with BlockWriter(resolve(tmp_path / "data"), DataSpec.from_block(block), "all", layout=form) as writer:
         writer.write(block)
     path = str(tmp_path / "data")
     if layout == "scrambled":

@@ -15,7 +15,7 @@ from pyarrow import feather
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.unfinished import write_mark
+from hindcast.formats.dataset_folder.folder_owner import write_owner
 from hindcast.formats.format import ReadOptions
 from hindcast.storage.location import resolve
 
@@ -51,7 +51,7 @@ def test_what_a_file_is(tmp_path, name, content, said):
 def test_the_folder_of_a_run(tmp_path):
     folder = tmp_path / "runs" / "clone" / "r1"
     folder.mkdir(parents=True)
-    write_mark(resolve(folder), {"resource": "OfflineTraining/clone", "specHash": "0", "spec": {}})
+    write_owner(resolve(folder), {"resource": "OfflineTraining/clone", "specHash": "0", "spec": {}})
     (folder / "results.jsonl").write_text('{"training_iteration": 1}\n')
     for named in (folder, folder.parent):
         assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in refusal(named)

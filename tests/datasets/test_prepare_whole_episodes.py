@@ -73,7 +73,7 @@ def test_unfinished_episodes_are_refused(path: str) -> None:
 def stored(tmp_path: Path) -> str:
     """RLlib's episodes, with one that never ends and one that is stored twice."""
     block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     with BlockWriter(resolve(tmp_path / "ours"), spec, "a", layout="episodes/messagepack") as writer:
         writer.write(block.take([0, 1, 2, 0]))
     (path,) = (tmp_path / "ours").glob("*.parquet")

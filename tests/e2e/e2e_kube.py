@@ -13,7 +13,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from api_server import ApiServer, Refused, collection, plural
+from api_server import ApiServer, RefusalError, collection, plural
 
 Object = dict[str, Any]
 
@@ -79,7 +79,7 @@ class Kube:
         """An object, or None."""
         try:
             return api().request("GET", f"{self._path(plural(kind))}/{name}")
-        except Refused as refused:
+        except RefusalError as refused:
             if refused.status == 404:
                 return None
             raise

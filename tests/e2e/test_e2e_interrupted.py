@@ -129,7 +129,7 @@ def uninterrupted(folder: Path) -> list[dict[str, Any]]:
 
     resource = training("clone", str(folder / "data"), **WORK, checkpoint={"path": str(folder / "local")})
     sources = [Source("data", open_dataset(folder / "data"))]
-    TrainingRun(validate_resource(resource), sources, MemoryReporter(), Interruption()).carry_out()
+    TrainingRun(validate_resource(resource), sources, MemoryReporter(), Interruption()).execute()
     lines = (folder / "local" / "clone" / "r1" / "results.jsonl").read_bytes().splitlines()
     return [orjson.loads(line) for line in lines]
 

@@ -21,7 +21,7 @@ from hindcast.episodes.spaces import (
     flatten_space,
     space_from_json,
     space_from_state,
-    space_of,
+    space_from_struct,
     space_struct,
     space_to_json,
     space_to_state,
@@ -79,7 +79,7 @@ def any_spaces() -> st.SearchStrategy[gym.Space]:
 def test_every_space_survives_both_forms(space):
     assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
     assert space_from_state(json.loads(json.dumps(space_to_state(space)))) == space
-    assert space_of(space_struct(space)) == space
+    assert space_from_struct(space_struct(space)) == space
 
 
 @examples(100)

@@ -19,8 +19,8 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.spec import DataSpec
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
 from hindcast.storage.location import resolve
 
@@ -40,7 +40,7 @@ def dataset_of(
         terminated=np.full(episodes, terminated),
         truncated=np.full(episodes, not terminated),
     )
-    with BlockWriter(resolve(folder), DataSpec.of_block(block, *spaces, "Chain-v0"), "s") as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block, *spaces, "Chain-v0"), "s") as writer:
         writer.write(block)
     return open_dataset(folder)
 
@@ -48,7 +48,9 @@ def dataset_of(
 def linear_policy(spaces: tuple[gym.Space, gym.Space], weights: Array) -> Policy:
     """A policy whose outputs are the weights `[P, states]` of the state that its observation names."""
     model = ModelSpec.model_validate({"fcnetHiddens": []})
-    preprocessing = Preprocessing.of(*spaces, model, EnvironmentSpec(id="Chain-v0", normalize_actions=False))
+    preprocessing = Preprocessing.from_specs(
+        *spaces, model, EnvironmentSpec(id="Chain-v0", normalize_actions=False)
+    )
     module = build_module(preprocessing.observation_space, preprocessing.action_space, model, value=False)
     layer = next(each for each in module.modules() if isinstance(each, torch.nn.Linear))
     with torch.no_grad():

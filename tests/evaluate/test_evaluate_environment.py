@@ -16,7 +16,7 @@ from hindcast.evaluate.environment import EnvEvaluator, EnvReport, evaluate_poli
 from hindcast.evaluate.parallel import EvaluationWorkers
 from hindcast.models.policy import Policy
 from hindcast.worker_processes import WorkerProcesses
-from support import WALK, by_position, make_policy
+from support import WALK, add_position_dependence, make_policy
 from toy_environments import Walk
 
 ENVIRONMENT = EnvironmentSpec.model_validate(WALK)
@@ -97,7 +97,7 @@ class TestReport:
         assert sum(report.lengths) >= duration > sum(report.lengths[:-1])
 
     def test_of_timesteps_is_not_biased_to_short_episodes(self) -> None:
-        policy = by_position(make_policy(WALK))
+        policy = add_position_dependence(make_policy(WALK))
         by_steps = evaluate_policy(policy, ENVIRONMENT, duration=300, unit="timesteps", num_envs=4)
         count = len(by_steps.lengths)
         by_episodes = evaluate_policy(policy, ENVIRONMENT, duration=count, num_envs=4)
@@ -138,17 +138,17 @@ class TestWorkers:
 
     def test_report_the_same_where_kernels_round_by_position(self) -> None:
         """Each share is played by itself, as a process does that plays no other."""
-        policy = by_position(make_policy(WALK))
+        policy = add_position_dependence(make_policy(WALK))
         evaluator = EnvEvaluator(ENVIRONMENT, 21, num_envs=4, explore=True)
         expected = evaluator(policy, seed=5)
         for count in (1, 2, 3, 21):
-            reports = [evaluator(policy, 5, share) for share in evaluator.shares(count)]
+            reports = [evaluator(policy, 5, share) for share in evaluator.episode_ranges(count)]
             assert [value for report in reports for value in report.returns] == expected.returns
 
     def test_shares_are_consecutive_and_whole(self) -> None:
         for duration in (1, 2, 7, 50):
             for count in (1, 2, 3, 8):
-                shares = EnvEvaluator(ENVIRONMENT, duration).shares(count)
+                shares = EnvEvaluator(ENVIRONMENT, duration).episode_ranges(count)
                 assert [index for share in shares for index in share or ()] == list(range(duration))
                 assert 1 <= len(shares) <= count
 

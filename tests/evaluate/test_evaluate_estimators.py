@@ -15,10 +15,10 @@ from hindcast.evaluate.estimators import (
     Values,
     effective_episodes,
     estimates,
-    left_out,
-    not_played,
+    jackknife_contributions,
+    missing_weight_margins,
 )
-from hindcast.evaluate.intervals import jackknife, resamples, student, t_quantile
+from hindcast.evaluate.intervals import jackknife_interval, resamples, student_interval, t_quantile
 
 BY_NAME = ("is", "wis", "pdis", "pdwis", "dm", "dr", "wdr")
 
@@ -46,16 +46,16 @@ def slowly(given: Evidence, episodes: list[int], clip: float = math.inf) -> dict
     assert given.values is not None
     rows, weights, returns, decided, model, repaired = [], [], [], [], [], []
     for episode in episodes:
-        first, length = int(given.first[episode]), int(given.length[episode])
-        weight, so_far, total, per_decision, corrected = 1.0, [], 0.0, 0.0, given.values.states[first]
+        first, length = int(given.first_step[episode]), int(given.length[episode])
+        weight, so_far, total, per_decision, corrected = 1.0, [], 0.0, 0.0, given.values.v[first]
         terms = []
         for t in range(length):
             step = first + t
             weight *= min(math.exp(given.log_ratio[step]), clip)
             reward = given.gamma**t * given.rewards[step]
             is_last = t == length - 1
-            following = given.values.last[episode] if is_last else given.values.states[step + 1]
-            error = given.rewards[step] + given.gamma * following - given.values.taken[step]
+            following = given.values.final_v[episode] if is_last else given.values.v[step + 1]
+            error = given.rewards[step] + given.gamma * following - given.values.q[step]
             so_far.append(weight)
             total += reward
             per_decision += weight * reward
@@ -65,7 +65,7 @@ def slowly(given: Evidence, episodes: list[int], clip: float = math.inf) -> dict
         weights.append(weight)
         returns.append(total)
         decided.append(per_decision)
-        model.append(given.values.states[first])
+        model.append(given.values.v[first])
         repaired.append(corrected)
     weighted = [0.0, 0.0]
     for t in range(longest):
@@ -147,15 +147,17 @@ def test_students_quantiles(probability: float, freedom: int, expected: float) -
 
 
 def test_one_episode_has_no_interval_of_students() -> None:
-    assert student(1.0, 0.0, 0.9, freedom=0) is None
-    assert student(2.0, 1.0, 0.9, freedom=1) == pytest.approx((2 - 6.3138, 2 + 6.3138), rel=1e-3)
+    assert student_interval(1.0, 0.0, 0.9, degrees_of_freedom=0) is None
+    assert student_interval(2.0, 1.0, 0.9, degrees_of_freedom=1) == pytest.approx(
+        (2 - 6.3138, 2 + 6.3138), rel=1e-3
+    )
 
 
 def test_contributions_are_what_an_estimate_loses_without_the_episode() -> None:
     given = evidence(4)
     all_but_one = np.concatenate([np.ones((1, 7)), 1.0 - np.eye(7)])
     found = estimates(given, all_but_one)
-    contributions = left_out(given)
+    contributions = jackknife_contributions(given)
     assert contributions.keys() == found.keys()
     for name, values in found.items():
         assert contributions[name] == pytest.approx(values[0] - values[1:], rel=1e-9, abs=1e-12), name
@@ -164,20 +166,28 @@ def test_contributions_are_what_an_estimate_loses_without_the_episode() -> None:
 def test_weights_that_were_not_played_widen_intervals() -> None:
     """Of the mean 0.75 instead of 1; without a model there is nothing for `dr` and `wdr`."""
     given = Evidence(np.array([1, 1]), np.array([1.0, 5.0]), 1.0, np.log([0.5, 1.0]))
-    assert not_played(given) == pytest.approx({"wis": 0.25 * 2.0, "pdwis": 0.25 * 2.0})
-    assert not_played(replace(given, clip=0.5)) == pytest.approx({"wis": 0.5 * 2.0, "pdwis": 0.5 * 2.0})
+    assert missing_weight_margins(given) == pytest.approx({"wis": 0.25 * 2.0, "pdwis": 0.25 * 2.0})
+    assert missing_weight_margins(replace(given, clip=0.5)) == pytest.approx(
+        {"wis": 0.5 * 2.0, "pdwis": 0.5 * 2.0}
+    )
     modelled = replace(given, values=Values(np.array([1.0, 2.0]), np.zeros(2), np.zeros(2)))
-    assert not_played(modelled)["dr"] == not_played(modelled)["wdr"] == pytest.approx(0.25 * 1.5)
-    assert jackknife(1.0, np.zeros(5), 0.9, 0.25) == (0.75, 1.25)
+    assert (
+        missing_weight_margins(modelled)["dr"]
+        == missing_weight_margins(modelled)["wdr"]
+        == pytest.approx(0.25 * 1.5)
+    )
+    assert jackknife_interval(1.0, np.zeros(5), 0.9, 0.25) == (0.75, 1.25)
 
 
 def test_the_interval_of_few_heavy_episodes_is_wide() -> None:
-    even = jackknife(0.0, np.full(50, 1.0), 0.9)
-    heavy = jackknife(0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9)  # the same variance, of one episode
+    even = jackknife_interval(0.0, np.full(50, 1.0), 0.9)
+    heavy = jackknife_interval(
+        0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9
+    )  # the same variance, of one episode
     assert even == pytest.approx((-12.0, 12.0), abs=0.1)
     assert heavy == pytest.approx((-44.2, 44.2), abs=0.1)
-    assert jackknife(1.0, np.zeros(5), 0.9) == (1.0, 1.0)
-    assert jackknife(1.0, np.array([np.inf, 0.0]), 0.9) is None
+    assert jackknife_interval(1.0, np.zeros(5), 0.9) == (1.0, 1.0)
+    assert jackknife_interval(1.0, np.array([np.inf, 0.0]), 0.9) is None
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
@@ -186,10 +196,17 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     held, errors = dict.fromkeys(BY_NAME, 0), dict.fromkeys(BY_NAME, 0.0)
     for seed in range(count):
         recorded = chain.recorded(300, seed)
-        found, contributions, beyond = once(recorded), left_out(recorded), not_played(recorded)
+        found, contributions, beyond = (
+            once(recorded),
+            jackknife_contributions(recorded),
+            missing_weight_margins(recorded),
+        )
         for name in BY_NAME:
             wider = beyond.get(name, 0.0)
-            low, high = jackknife(found[name], contributions[name], 0.9, wider) or (math.nan, math.nan)
+            low, high = jackknife_interval(found[name], contributions[name], 0.9, wider) or (
+                math.nan,
+                math.nan,
+            )
             held[name] += low <= chain.truth <= high
             errors[name] += (found[name] - chain.truth) ** 2
     assert all(held[name] >= 0.88 * count for name in BY_NAME if name != "dm"), held

@@ -10,10 +10,10 @@ import pytest
 import torch
 from recorded_mdp import Tabular, dataset_of, linear_policy
 
-from hindcast.evaluate.cloned import Clone, CloneFit
-from hindcast.evaluate.fitted_q import Fit, FittedQ, cross_fitted
-from hindcast.evaluate.recorded import window_of
-from hindcast.evaluate.target import TargetPolicy
+from hindcast.evaluate.behaviour_clone import Clone, CloneFit
+from hindcast.evaluate.fitted_q import Fit, FittedQ, cross_fit
+from hindcast.evaluate.recorded_episodes import load_window
+from hindcast.evaluate.target_policy import TargetPolicy
 
 
 def test_values_equal_those_of_a_linear_solve(tmp_path: Path) -> None:
@@ -25,9 +25,9 @@ def test_values_equal_those_of_a_linear_solve(tmp_path: Path) -> None:
     moves = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", chances, chain.following))
     rewards = np.tile((chances * chain.reward).sum(-1), steps)
     exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * moves, rewards)
-    window = window_of(mdp.recorded(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
+    window = load_window(mdp.recorded(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
     fit = Fit(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
-    found = cross_fitted(TargetPolicy(policy, explore=True), window, fit, 0, lambda _: None).values.states
+    found = cross_fit(TargetPolicy(policy, explore=True), window, fit, 0, lambda _: None).values.v
     place = window.columns["obs"][window.obs_row].argmax(-1).numpy()
     fitted = np.array([found[place == each].mean() for each in range(size * steps)])
     assert np.abs(fitted - exact).mean() < 0.1 * np.abs(exact).mean()
@@ -41,7 +41,7 @@ def test_weights_and_batches_have_seeds_of_their_own(tmp_path: Path, monkeypatch
     monkeypatch.setattr(torch, "manual_seed", lambda seed: of_weights.append(seed) or seed_all(seed))
     mdp = Tabular(3)
     policy = mdp.policy()
-    window = window_of(mdp.recorded(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
+    window = load_window(mdp.recorded(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
     everything, fit = torch.ones(20, dtype=torch.bool), Fit(updates=1)
     fitted = FittedQ(
         TargetPolicy(policy, explore=True), window, everything, fit, seed=0, check=lambda _: None
@@ -65,7 +65,7 @@ def test_values_stay_within_what_rewards_can_add_up_to(tmp_path: Path) -> None:
     }
     data = dataset_of(tmp_path / "data", columns, spaces, terminated=False)
     policy = linear_policy(spaces, np.array([[1.0], [-1.0]]))
-    window = window_of(data, policy, 0.99, "data")
+    window = load_window(data, policy, 0.99, "data")
     fit = Fit(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
-    found = cross_fitted(TargetPolicy(policy, explore=False), window, fit, 0, lambda _: None).values.taken
+    found = cross_fit(TargetPolicy(policy, explore=False), window, fit, 0, lambda _: None).values.q
     assert found.max() == pytest.approx(100, rel=0.05)

@@ -14,17 +14,17 @@ from recorded_mdp import Continuous, Tabular, dataset_of, linear_policy
 
 from hindcast.errors import DataError
 from hindcast.evaluate import offline
-from hindcast.evaluate.cloned import CloneFit
-from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
-from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
+from hindcast.evaluate.behaviour_clone import CloneFit
+from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
+from hindcast.evaluate.fitted_q import CrossFitResult, Fit, cross_fit
 from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
-from hindcast.evaluate.target import TargetPolicy
+from hindcast.evaluate.target_policy import TargetPolicy
 from hindcast.pipeline.window import WindowData
 from layers import repeats
 
 FIT = Fit(updates=repeats(200, soak=800), members=8, hiddens=(64, 64), lr=5e-3, samples=4)
 CLONE = CloneFit(updates=repeats(300, soak=2000), patience=1000, lr=1e-2, hiddens=(32,))
-EVERY = (*BY_RATIOS, "dm", *BY_BOTH)
+EVERY = (*RATIO_ESTIMATES, "dm", *DOUBLY_ROBUST_ESTIMATES)
 MDPS = {"tabular": Tabular, "continuous": Continuous}
 
 
@@ -69,7 +69,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
 ) -> None:
     """90 % intervals: in 88 % of 100 recordings or more. What is refused, seldom, is not counted."""
     seeds, mdp = 100, MDPS[kind](3)
-    monkeypatch.setattr(offline, "cross_fitted", once_for_each_seed())
+    monkeypatch.setattr(offline, "cross_fit", once_for_each_seed())
     held: dict[tuple[bool, str], list[bool]] = {}
     errors: dict[tuple[bool, str], list[float]] = {}
     for seed in range(seeds):
@@ -91,11 +91,11 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
 
 def once_for_each_seed() -> Any:
     """`cross_fitted`, which depends on the recorded actions but not on whether their probabilities are known."""
-    fits: dict[int, CrossFitted] = {}
+    fits: dict[int, CrossFitResult] = {}
 
-    def fitted(target: TargetPolicy, window: WindowData, fit: Fit, seed: int, check: Any) -> CrossFitted:
+    def fitted(target: TargetPolicy, window: WindowData, fit: Fit, seed: int, check: Any) -> CrossFitResult:
         if seed not in fits:
-            fits[seed] = cross_fitted(target, window, fit, seed, check)
+            fits[seed] = cross_fit(target, window, fit, seed, check)
         return fits[seed]
 
     return fitted
@@ -119,10 +119,10 @@ def test_ratios_are_one_where_the_policy_is_the_behaviour(tmp_path: Path) -> Non
         mdp.policy(), mdp.recorded(tmp_path, 50, 0, logp=True), "data", options(mdp, fit=None)
     )
     assert report.effective_episodes == pytest.approx(50, rel=1e-5)
-    for name in BY_RATIOS:
+    for name in RATIO_ESTIMATES:
         assert report.estimates[name].value == pytest.approx(report.behaviour.value, rel=1e-5)
     assert report.verdict.answer == "unknown"
-    assert report.refused == dict.fromkeys(("dm", *BY_BOTH), "no model was asked for")
+    assert report.refused == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), "no model was asked for")
 
 
 def test_too_few_episodes_are_not_blamed_on_the_policy(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_no_overlap_refuses_ratios_and_leaves_the_model(tmp_path: Path) -> None:
     data = mdp.recorded(tmp_path, 100, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
     assert set(report.estimates) == {"dm"}
-    assert set(report.refused) == {*BY_RATIOS, *BY_BOTH}
+    assert set(report.refused) == {*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES}
     assert report.refused["is"].startswith("100 episodes weigh as much as ")
     assert report.refused["is"].endswith("10 are needed; the policy rarely does what the behaviour did")
     assert report.verdict.by == "dm"

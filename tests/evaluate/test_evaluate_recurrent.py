@@ -19,13 +19,13 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.evaluate.estimators import BY_BOTH, BY_RATIOS
+from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
 from hindcast.evaluate.fitted_q import Fit
 from hindcast.evaluate.offline import OfflineOptions, evaluate_offline
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.algorithm import ModelInputs
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule
 from hindcast.storage.location import resolve
 from support import WALK, make_policy, record, recording
@@ -51,7 +51,7 @@ class Remembering(RLModule):
 
 def remembering() -> Policy:
     model = ModelSpec()
-    preprocessing = Preprocessing.of(*SPACES, model, EnvironmentSpec(id="Cue-v0"))
+    preprocessing = Preprocessing.from_specs(*SPACES, model, EnvironmentSpec(id="Cue-v0"))
     return Policy(Remembering(*SPACES, model).eval(), preprocessing, *SPACES)
 
 
@@ -77,7 +77,7 @@ def recorded(folder: Path, episodes: int, *, logp: bool = True) -> Dataset:
         terminated=np.ones(episodes, dtype=bool),
         truncated=np.zeros(episodes, dtype=bool),
     )
-    with BlockWriter(resolve(folder), DataSpec.of_block(block, *SPACES, "Cue-v0"), "s") as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block, *SPACES, "Cue-v0"), "s") as writer:
         writer.write(block)
     return open_dataset(folder)
 
@@ -89,8 +89,8 @@ def options(explore: bool = True, fit: Fit | None = None) -> OfflineOptions:
 def test_estimates_are_near_the_truth_and_the_verdict_is_right(tmp_path: Path) -> None:
     report = evaluate_offline(remembering(), recorded(tmp_path, 1000), "cues", options())
     worth = np.mean([WANTED * sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)])
-    assert set(report.estimates) == set(BY_RATIOS)
-    for name in BY_RATIOS:
+    assert set(report.estimates) == set(RATIO_ESTIMATES)
+    for name in RATIO_ESTIMATES:
         low, high = report.estimates[name].interval or (math.nan, math.nan)
         assert low <= report.estimates[name].value <= high
         assert abs(report.estimates[name].value - worth) < high - low < 0.5, name
@@ -126,7 +126,7 @@ def test_ratios_are_those_of_a_policy_that_remembers(tmp_path: Path) -> None:
 def test_what_takes_a_model_is_refused_by_name(tmp_path: Path) -> None:
     report = evaluate_offline(remembering(), recorded(tmp_path, 50), "cues", options(fit=Fit(updates=5)))
     why = "the policy has a recurrent state, and a model's values are of observations alone"
-    assert report.refused == dict.fromkeys(("dm", *BY_BOTH), why)
+    assert report.refused == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), why)
     assert report.verdict.by == "pdwis"
 
 

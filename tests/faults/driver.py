@@ -22,10 +22,10 @@ from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome, Progress
-from hindcast.run.interruption import interruptible
-from hindcast.run.placement import HERE
+from hindcast.run.interruption import catch_signals
+from hindcast.run.placement import LOCAL
 from hindcast.run.recording import RecordingRun
-from hindcast.run.training import TrainingRun, follow
+from hindcast.run.training import TrainingRun, follow_first_learner
 
 
 class Spoken:
@@ -54,20 +54,20 @@ def main(arguments: list[str]) -> int:
     reporter = Spoken()
     print("begun", flush=True)
     try:
-        with interruptible() as interruption:
+        with catch_signals() as interruption:
             if isinstance(loaded, OfflineRecording):
                 die_at(kill_at, loaded.spec.output.path)
-                outcome = RecordingRun(loaded, reporter, interruption).carry_out()
+                outcome = RecordingRun(loaded, reporter, interruption).execute()
             else:
                 die_at(kill_at, loaded.spec.checkpoint.path)
                 data = [
                     Source(str(source.path), open_dataset(str(source.path)), source.weight or 1.0)
                     for source in loaded.spec.recorded
                 ]
-                if isinstance(group, Ranks) and not group.leads:
-                    follow(loaded, data, HERE, group)
+                if isinstance(group, Ranks) and not group.is_leader:
+                    follow_first_learner(loaded, data, LOCAL, group)
                     return 0
-                outcome = TrainingRun(loaded, data, reporter, interruption, group=group).carry_out()
+                outcome = TrainingRun(loaded, data, reporter, interruption, group=group).execute()
                 group.broadcast(["end"])
     except UserError as error:
         print(f"error {type(error).__name__}: {error}", flush=True)

@@ -13,9 +13,9 @@ import sys
 
 from kill_points import die_at
 
-from hindcast.datasets.prepare import job, making, opening
+from hindcast.datasets.hooks import Hooks
+from hindcast.datasets.prepare import job, opening, preparer
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.watch import Watch
 
 PARTITION_BYTES = 1 << 11  # many small partitions
 
@@ -24,11 +24,11 @@ def main() -> int:
     rows, where, *kill_at = sys.argv[1:]
     job.PARTITION_BYTES = PARTITION_BYTES
     if where == "ray":
-        making._HERE_BYTES = 0
+        preparer._HERE_BYTES = 0
     die_at(kill_at[0] if kill_at else None, os.environ["HINDCAST_CACHE"])
     print("begun", flush=True)
-    watch = Watch(lambda _, *done: print("progress", *done, flush=True))
-    found = opening.ready(Reading((rows,)), watch=watch)
+    watch = Hooks(lambda _, *done: print("progress", *done, flush=True))
+    found = opening.open_reading(Reading((rows,)), hooks=watch)
     print("outcome", found.paths[0], flush=True)
     return 0
 

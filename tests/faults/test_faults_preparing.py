@@ -18,8 +18,8 @@ from processes import Script
 
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare import job
-from hindcast.datasets.prepare.opening import ready
-from hindcast.datasets.prepare.partitions import notes_of
+from hindcast.datasets.prepare.opening import open_reading
+from hindcast.datasets.prepare.partitions import read_notes
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.storage.location import resolve
 from layers import repeats
@@ -80,14 +80,14 @@ def contents(cache: Path) -> dict[str, Any]:
     return {
         "digest": dataset.digest,
         "spec": dataset.spec.to_json(),
-        "notes": notes_of(resolve(folder)),
+        "notes": read_notes(resolve(folder)),
         "episodes": episode_hashes(read_all(folder)),
         "leftovers": [name for name in leftovers(folder) if name != "_hindcast/lock"],  # held by nobody
     }
 
 
 def is_whole(cache: Path) -> bool:
-    return any(notes_of(resolve(folder)) is not None for folder in (cache / "prepared").glob("*"))
+    return any(read_notes(resolve(folder)) is not None for folder in (cache / "prepared").glob("*"))
 
 
 def committed(cache: Path) -> int:
@@ -105,7 +105,7 @@ def prepare(rows: Path, cache: Path, kill_at: str | None = None) -> int | None:
 def _prepare(rows: Path, cache: Path, kill_at: str | None) -> None:
     job.PARTITION_BYTES = PARTITION_BYTES
     die_at(kill_at, str(cache))
-    ready(Reading((str(rows),)), cache=cache)
+    open_reading(Reading((str(rows),)), cache=cache)
 
 
 def test_killed_at_every_kind_of_moment(rows: Path, tmp_path: Path, undisturbed: Any) -> None:

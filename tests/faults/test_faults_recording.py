@@ -23,9 +23,9 @@ from layers import repeats
 from support import (
     CARTPOLE,
     WALK,
+    command_line,
     episode_hashes,
     leftovers,
-    name_of,
     read_all,
     record,
     recording,
@@ -124,7 +124,7 @@ def assert_whole(folder: Path, expected: dict[str, Any]) -> None:
 
 
 def runners_of(driver: Driver) -> list[int]:
-    return [process for process in driver.descendants() if "popen_loky" in name_of(process)]
+    return [process for process in driver.descendants() if "popen_loky" in command_line(process)]
 
 
 def assert_readable(folder: Path, expected: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from hindcast import EpisodeWriter
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.evaluate.offline import OfflineOptions
-from hindcast.run.evaluation import evaluate_checkpoint_offline
+from hindcast.run.checkpoint_evaluation import evaluate_checkpoint_offline
 from layers import repeats
 from support import WALK, make_policy, train, training
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hindcast.api.input import FilterTerm
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import FORMATS, format_of
+from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
 
@@ -20,7 +20,7 @@ from hindcast.storage.location import resolve
 def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
     """All rows of a file, through pieces that were pickled, as those that travel to workers are."""
     location = resolve(path)
-    known = format_of(location) if format is None else FORMATS[format]
+    known = detect_format(location) if format is None else FORMATS[format]
     assert known is not None, f"no format recognises {path}"
     options["filter"] = [FilterTerm(column=c, op=op, value=v) for c, op, v in options.get("filter", ())]
     given = ReadOptions(**options)

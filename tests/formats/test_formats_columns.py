@@ -9,18 +9,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hindcast.datasets.assembly.blocks import read_back
+from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import RESET, with_entry, without_entry
+from hindcast.formats.columns.infos import RESET, prepend_entry, split_entry
 from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
 
 def read_all(folder) -> Block:
-    return Block.concat([read_back(resolve(file), "columns") for file in sorted(folder.glob("*.parquet"))])
+    return Block.concat(
+        [read_exported_file(resolve(file), "columns") for file in sorted(folder.glob("*.parquet"))]
+    )
 
 
 def write(folder, spec, *blocks, **options):
@@ -55,7 +57,7 @@ def test_frames_are_flat_lists_whose_shape_ray_knows(kit, tmp_path):
     block = kit.block([2])
     frames = np.arange(3 * 24, dtype=np.uint8).reshape(3, 2, 4, 3)
     block = block.with_columns({**block.columns, "obs": frames})
-    (entry,) = write(tmp_path, DataSpec.of_block(block), block)
+    (entry,) = write(tmp_path, DataSpec.from_block(block), block)
     field = pq.read_schema(tmp_path / entry.path).field("obs")
     assert field.type == pa.large_list(pa.uint8())
     assert field.metadata == {
@@ -70,7 +72,7 @@ class TestInfos:
         block = kit.block([2, 1])
         for text in ("", "{}"):
             infos = np.full(5, text, dtype=object)
-            spec = DataSpec.of_block(block.with_columns({**block.columns, "infos": infos}))
+            spec = DataSpec.from_block(block.with_columns({**block.columns, "infos": infos}))
             (entry,) = write(tmp_path, spec, block.with_columns({**block.columns, "infos": infos}))
             assert "infos" not in pq.read_schema(tmp_path / entry.path).names
             assert read_all(tmp_path).columns["infos"].tolist() == [""] * 5
@@ -82,24 +84,26 @@ class TestInfos:
             block.with_columns({**block.columns, "infos": np.array(own, dtype=object)})
             for block, own in zip(blocks, texts, strict=True)
         ]
-        entries = write(tmp_path, DataSpec.of_block(blocks[0]), *blocks, row_group_bytes=1)
+        entries = write(tmp_path, DataSpec.from_block(blocks[0]), *blocks, row_group_bytes=1)
         assert [entry.rows for entry in entries] == [1, 3]
         assert "infos" not in pq.read_schema(tmp_path / entries[0].path).names
-        kit.assert_same(read_back(resolve(tmp_path / entries[1].path), "columns"), Block.concat(blocks[1:]))
+        kit.assert_same(
+            read_exported_file(resolve(tmp_path / entries[1].path), "columns"), Block.concat(blocks[1:])
+        )
 
     @pytest.mark.parametrize(
         "own", ["", '{"a":1}', '{"reset_info":{"x":"}"},"a":1}', '{ "a": [1, {"b": 2}] }']
     )
     @pytest.mark.parametrize("reset", ["", '{"seed":3}', '{"t":"\\",\\"reset_info\\":{}"}'])
     def test_that_of_reset_stands_in_the_first_step(self, own, reset):
-        cell = with_entry(RESET, reset, own)
-        assert without_entry(RESET, cell) == (reset, own)
+        cell = prepend_entry(RESET, reset, own)
+        assert split_entry(RESET, cell) == (reset, own)
         if reset and "reset_info" not in own:
             assert json.loads(cell)["reset_info"] == json.loads(reset)
 
 
 def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
-    monkeypatch.setattr("hindcast.formats.columns.layout.ColumnsEncoder.longest", 4_000)
+    monkeypatch.setattr("hindcast.formats.columns.layout.ColumnsEncoder.max_episode_bytes", 4_000)
     block = kit.block([5, 100, 5])
     infos = np.array([f'{{"i":{i}}}' for i in range(113)], dtype=object)
     block = block.with_columns({**block.columns, "infos": infos})
@@ -135,7 +139,7 @@ def test_names_that_the_layout_needs_itself(kit, tmp_path):
     block = kit.block([3])
     block = block.with_columns({**block.columns, "t": np.zeros(3)})
     with pytest.raises(DataError, match="a model output is named 't'"):
-        write(tmp_path, DataSpec.of_block(block), block)
+        write(tmp_path, DataSpec.from_block(block), block)
 
 
 def test_other_columns_are_refused(kit):

@@ -14,7 +14,7 @@ from hindcast.api.input import FilterTerm
 from hindcast.errors import DataError
 from hindcast.formats.d4rl import format as d4rl
 from hindcast.formats.format import Piece, ReadOptions
-from hindcast.formats.registry import FORMATS, format_of
+from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
 
@@ -69,7 +69,7 @@ def one(path: Path, options: ReadOptions | None = None) -> Rows:
 def test_hopper_is_recognised_and_read(tmp_path: Path) -> None:
     data = arrays()
     path = write(tmp_path / "hopper_medium-v2.hdf5", data)
-    assert format_of(resolve(path)) is FORMATS["D4RL"]
+    assert detect_format(resolve(path)) is FORMATS["D4RL"]
     rows = one(path)
     for name, own in {
         "obs": "observations",
@@ -108,7 +108,7 @@ def test_columns_of_one_number_are_flat(tmp_path: Path) -> None:
     rows = one(
         write(tmp_path / "a.hdf5", {**data, **columns, "terminals": data["terminals"].astype(np.float32)})
     )
-    assert rows.with_numbers().columns["rewards"].shape == (sum(LENGTHS),)
+    assert rows.squeeze_scalars().columns["rewards"].shape == (sum(LENGTHS),)
     np.testing.assert_array_equal(rows.terminated, data["terminals"])
 
 

@@ -13,16 +13,16 @@ import pytest
 
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.operations import convert_data
+from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
-from hindcast.datasets.watch import Watch
 from hindcast.episodes.block import Block
 from hindcast.episodes.details import to_text
 from hindcast.errors import DataError
 from hindcast.formats.columns.layout import ColumnsEncoder
-from hindcast.formats.layouts import LAYOUTS, encoder_of
+from hindcast.formats.layouts import LAYOUTS, make_encoder
 from hindcast.formats.messagepack.values import pack
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.storage.location import resolve
@@ -81,7 +81,7 @@ def test_files_without_any_have_no_place_for_them(kit, tmp_path, layout):
 @pytest.mark.parametrize("layout", NAMES)
 def test_long_episodes_keep_them_in_fragments(kit, tmp_path, layout):
     block = told(kit.block())
-    with mock.patch.object(type(encoder_of(layout, kit.spec(block))), "longest", 100):
+    with mock.patch.object(type(make_encoder(layout, kit.spec(block))), "longest", 100):
         kit.write(tmp_path, block, layout=layout)
     kit.assert_same(read_all(open_dataset(tmp_path)), block)
 
@@ -90,7 +90,7 @@ def test_long_episodes_in_rows_keep_infos_that_come_late(kit, tmp_path):
     block = kit.block([6])
     infos = np.array([*[""] * 6, '{"late":1}'], dtype=object)
     block = told(block.with_columns({**block.columns, "infos": infos}), [TOLD[1]])
-    with mock.patch.object(ColumnsEncoder, "longest", 100):
+    with mock.patch.object(ColumnsEncoder, "max_episode_bytes", 100):
         kit.write(tmp_path / "data", block, layout="columns")
     kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
 
@@ -99,9 +99,9 @@ def test_fragments_in_rows_of_earlier_versions_are_joined(kit, tmp_path):
     """Each said in its first row what came with its first observation, and the lengths stood in the footer."""
     block = told(with_infos(kit.block([13 - 1])), [TOLD[1]])
     with (
-        mock.patch.object(ColumnsEncoder, "longest", 100),
+        mock.patch.object(ColumnsEncoder, "max_episode_bytes", 100),
         mock.patch.object(ColumnsEncoder, "has_index", True),
-        mock.patch.object(ColumnsEncoder, "pieces", ParquetEncoder.pieces),
+        mock.patch.object(ColumnsEncoder, "split", ParquetEncoder.split),
     ):
         kit.write(tmp_path / "data", block, layout="columns")
     kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
@@ -155,14 +155,14 @@ def test_episodes_that_differ_in_them_alone_are_no_repetition(kit, tmp_path):
 def test_what_an_episode_holds_is_the_same_beside_others(kit):
     block = told(with_infos(kit.block()))
     block.columns["infos"][block.rows_of("infos", 0)] = ""
-    alone = [Content.of(block.take([i])) for i in range(3)]
-    assert Content.each(block) == alone
-    assert Content.of(block.take([0])) == Content.of(block.take([0]).without_details())
-    assert sum(alone, Content()) == Content.of(block)
+    alone = [Content.from_block(block.take([i])) for i in range(3)]
+    assert Content.per_episode(block) == alone
+    assert Content.from_block(block.take([0])) == Content.from_block(block.take([0]).without_details())
+    assert sum(alone, Content()) == Content.from_block(block)
 
 
 def convert(source, folder, form, notes=None):
-    watch = Watch(note=(notes if notes is not None else []).append)
+    watch = Hooks(note=(notes if notes is not None else []).append)
     return convert_data(Reading((str(source),)), Target(resolve(folder), form), watch)
 
 
@@ -174,8 +174,8 @@ def test_converting_keeps_them_and_its_checksum_knows(kit, tmp_path):
         checksums.add(convert(source, tmp_path / form, form, notes).checksum)
         source = tmp_path / form
     kit.assert_same(read_all(open_data(str(source))), block)
-    assert checksums == {Content.of(block).checksum}
-    assert Content.of(block.without_details()).checksum not in checksums
+    assert checksums == {Content.from_block(block).checksum}
+    assert Content.from_block(block.without_details()).checksum not in checksums
     assert not any("carry" in note for note in notes)
 
 
@@ -233,4 +233,4 @@ def test_custom_data_that_cannot_be_kept_are_refused(kit, tmp_path, custom_data,
 def test_a_model_output_with_the_name_of_a_column_is_refused(kit, name):
     spec = kit.spec(kit.block())
     with pytest.raises(DataError, match=f"a model output is named '{name}'"):
-        encoder_of("episodes/arrow", replace(spec, leaves={**spec.leaves, name: spec.leaves["rewards"]}))
+        make_encoder("episodes/arrow", replace(spec, leaves={**spec.leaves, name: spec.leaves["rewards"]}))

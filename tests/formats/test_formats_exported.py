@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hindcast.datasets.assembly.blocks import read_back
+from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
-from hindcast.formats.columns.infos import step_texts
+from hindcast.formats.columns.infos import info_cells
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.layouts import EXPORTED_LAYOUTS
@@ -24,7 +24,7 @@ def with_told_infos(block: Block) -> Block:
     """Without infos if none says anything; an empty one is empty text."""
     columns = dict(block.columns)
     infos = columns.pop("infos", None)
-    if infos is not None and step_texts(block) is not None:
+    if infos is not None and info_cells(block) is not None:
         columns["infos"] = np.where(infos == "{}", "", infos)
     return block.with_columns(columns)
 
@@ -53,7 +53,7 @@ def test_files_are_read_back_before_anything_lists_them(kit, tmp_path, layout):
     """As of a range that is shortened: its commit says what they hold."""
     block = kit.block([30, 50, 20, 40])
     block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     with BlockWriter(resolve(tmp_path), spec, file_stem(0, "a1"), layout=layout) as writer:
         writer.write(block)
     (file,) = files = writer.close()
@@ -61,4 +61,4 @@ def test_files_are_read_back_before_anything_lists_them(kit, tmp_path, layout):
     write_commit(
         resolve(tmp_path), Commit(range=0, files=files, episodes=4, timesteps=140, first=0, exported=exported)
     )
-    kit.assert_same(read_back(resolve(tmp_path / file.path), layout), block)
+    kit.assert_same(read_exported_file(resolve(tmp_path / file.path), layout), block)

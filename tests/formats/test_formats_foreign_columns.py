@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from damage import check_truncated, count_refused
+from damaged_files import check_truncations, count_refusals
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
@@ -397,8 +397,8 @@ def test_damage_anywhere_is_found_or_harmless(tmp_path, form):
     def check_rows(block: Block) -> None:
         assert block.num_steps == 5
 
-    assert count_refused(path, lambda: read_all(folder), check_rows, times=300) > 100
-    check_truncated(path, lambda: read_all(folder), every=97)
+    assert count_refusals(path, lambda: read_all(folder), check_rows, times=300) > 100
+    check_truncations(path, lambda: read_all(folder), every=97)
 
 
 def test_shapes_that_ray_data_would_not_read_either(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from damage import check_truncated, count_refused
+from damaged_files import check_truncations, count_refusals
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
@@ -251,7 +251,7 @@ class TestRepeated:
         nan = np.array([0x7FC00000, 0xFFC00000], dtype=np.uint32).view(np.float32)
         folder = write(tmp_path, *(with_infos(nan[i], ["x", "y"][:: 1 - 2 * i]) for i in range(2)))
         dataset = open_dataset(folder)
-        assert (dataset.num_episodes, dataset.repeated) == (1, 1)
+        assert (dataset.num_episodes, dataset.num_repeated) == (1, 1)
 
     def test_a_repeated_row_before_others(self, tmp_path):
         dataset = open_dataset(write(tmp_path, state("a", 3), state("a", 3), state("b", 1)))
@@ -271,7 +271,9 @@ class TestCache:
     def test_files_are_decoded_once(self, tmp_path, monkeypatch):
         folder = write(tmp_path, state("a", 3), state("b", 2), rows_per_file=1)
         digest = open_dataset(folder).digest
-        monkeypatch.setattr("hindcast.datasets.footers.index_file", lambda *_: pytest.fail("decoded again"))
+        monkeypatch.setattr(
+            "hindcast.datasets.file_index.index_file", lambda *_: pytest.fail("decoded again")
+        )
         dataset = open_dataset(folder)
         assert (dataset.digest, dataset.num_steps, dataset.spec.observation_space) == (digest, 5, OBS)
 
@@ -425,5 +427,5 @@ def test_damage_anywhere_is_found_or_harmless(tmp_path):
     def check_rows(block: Block) -> None:
         assert block.num_episodes == 4
 
-    assert count_refused(path, lambda: read_all(folder), check_rows, times=400) > 100
-    check_truncated(path, lambda: read_all(folder), every=61)
+    assert count_refusals(path, lambda: read_all(folder), check_rows, times=400) > 100
+    check_truncations(path, lambda: read_all(folder), every=61)

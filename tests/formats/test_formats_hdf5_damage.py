@@ -12,7 +12,7 @@ import pytest
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import FORMATS, format_of
+from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.storage.location import resolve
 
 ROWS = 200
@@ -31,7 +31,7 @@ def good(path: Path) -> Path:
 
 def read_all(path: Path) -> int:
     location = resolve(path)
-    form = format_of(location)
+    form = detect_format(location)
     assert form is not None
     steps = 0
     for piece in form.pieces(location, ReadOptions()):
@@ -144,6 +144,6 @@ def test_h5py_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with (
         pytest.raises(DataError, match=r"takes h5py.*pip install 'hindcast-rl\[hdf5\]'"),
-        hdf5.opened(resolve(path)),
+        hdf5.open_file(resolve(path)),
     ):
         pass

@@ -11,7 +11,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ArrowEncoder, ArrowEpisodes
 from hindcast.formats.layout import CellError
-from hindcast.formats.parquet.description import described
+from hindcast.formats.parquet.description import read_description
 from hindcast.formats.spec import DataSpec, Leaf
 from layers import examples
 
@@ -76,7 +76,7 @@ cases = st.tuples(
 @given(cases)
 def test_blocks_survive_bit_for_bit(kit, case):
     block = block_of(*case)
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     kit.assert_same(decode(encode(block, spec), spec), block)
 
 
@@ -84,7 +84,7 @@ def test_blocks_survive_bit_for_bit(kit, case):
 @given(cases, st.data())
 def test_slices_and_chunks_survive(kit, case, data):
     block = block_of(*case)
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     table = encode(block, spec)
     cut = data.draw(st.integers(0, block.num_episodes))
     kit.assert_same(decode(table.slice(cut), spec), block.take(range(cut, block.num_episodes)))
@@ -95,7 +95,7 @@ def test_slices_and_chunks_survive(kit, case, data):
 
 def test_nothing_is_copied_where_there_is_one_chunk(kit):
     block = kit.block([50, 60])
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     decoded = decode(encode(block, spec), spec)
     for name, column in block.columns.items():
         assert np.shares_memory(decoded.columns[name], column), name
@@ -103,7 +103,7 @@ def test_nothing_is_copied_where_there_is_one_chunk(kit):
 
 def test_the_cells_are_the_documented_bytes(kit):
     block = kit.block([2, 1])
-    table = encode(block, DataSpec.of_block(block))
+    table = encode(block, DataSpec.from_block(block))
     assert table.column("obs")[0].as_py() == block.columns["obs"][:3].tobytes()
     assert table.column("obs")[1].as_py() == block.columns["obs"][3:].tobytes()
     assert table.column("actions")[0].as_py() == block.columns["actions"][:2].astype("<i8").tobytes()
@@ -114,29 +114,29 @@ def test_the_cells_are_the_documented_bytes(kit):
 def test_the_schema_carries_the_spec(kit, tmp_path):
     block = kit.block()
     table = encode(block, kit.spec(block))
-    assert described(table.schema).spec == kit.spec(block)
+    assert read_description(table.schema).spec == kit.spec(block)
     newer = table.schema.with_metadata({b"hindcast": b'{"formatVersion": 9}'})
     with pytest.raises(DataError, match="format version is 9, and this Hindcast reads 1"):
-        described(newer)
+        read_description(newer)
     with pytest.raises(DataError, match="cannot be read"):
-        described(newer.with_metadata({b"hindcast": b"{"}))
+        read_description(newer.with_metadata({b"hindcast": b"{"}))
     pq.write_table(table.drop_columns(["obs"]), tmp_path / "x.parquet")
     with (
         pq.ParquetFile(tmp_path / "x.parquet") as file,
         pytest.raises(DataError, match=r"\['obs'\] are missing"),
     ):
-        ArrowEpisodes().contents(file)
+        ArrowEpisodes().read_contents(file)
 
 
 def test_only_the_asked_leaves_are_decoded(kit):
     block = kit.block()
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     assert decode(encode(block, spec), spec, ["rewards"]).columns.keys() == {"rewards"}
 
 
 def test_json_that_is_absent_or_empty_takes_no_bytes(kit):
     block = kit.block([2, 1])
-    spec = DataSpec({**DataSpec.of_block(block).leaves, "infos": Leaf(None, (), "json")})
+    spec = DataSpec({**DataSpec.from_block(block).leaves, "infos": Leaf(None, (), "json")})
     for infos in ({}, {"infos": np.full(5, "", dtype=object)}):
         table = encode(block.with_columns({**block.columns, **infos}), spec)
         assert [len(cell.as_py()) for cell in table.column("infos")] == [0, 0]
@@ -160,7 +160,7 @@ def test_columns_that_do_not_fit_are_refused(kit, change, sentence):
     block = kit.block()
     columns = {name: column for name, column in {**block.columns, **change}.items() if column is not None}
     with pytest.raises(DataError, match=sentence):
-        encode(block.with_columns(columns), DataSpec.of_block(block))
+        encode(block.with_columns(columns), DataSpec.from_block(block))
 
 
 def replaced(table: pa.Table, name: str, cells: list[bytes | None]) -> pa.Table:
@@ -174,7 +174,7 @@ def replaced(table: pa.Table, name: str, cells: list[bytes | None]) -> pa.Table:
 )
 def test_a_wrong_cell_is_found_by_row(kit, cell, message):
     block = kit.block([1, 2, 3])
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     table = encode(block, spec)
     cells = [value.as_py() for value in table.column("obs")]
     with pytest.raises(CellError, match=message) as caught:
@@ -194,7 +194,7 @@ def test_a_wrong_cell_is_found_by_row(kit, cell, message):
 )
 def test_a_wrong_cell_of_text_is_found_by_row(cell, message):
     block = block_of([3, 3], {"prompt": ("str", ())}, 0)
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     table = encode(block, spec)
     good = table.column("prompt")[0].as_py()
     with pytest.raises(CellError, match=message) as caught:
@@ -204,7 +204,7 @@ def test_a_wrong_cell_of_text_is_found_by_row(cell, message):
 
 def test_a_negative_length_is_found(kit):
     block = kit.block([1, 2])
-    spec = DataSpec.of_block(block)
+    spec = DataSpec.from_block(block)
     table = encode(block, spec)
     table = table.set_column(table.schema.get_field_index("length"), "length", pa.array([1, -2]))
     with pytest.raises(CellError, match="length is -2"):
@@ -213,4 +213,7 @@ def test_a_negative_length_is_found(kit):
 
 def test_sizes_of_episodes(kit):
     block = kit.block([0, 2])
-    assert ArrowEncoder(DataSpec.of_block(block)).sizes(block).tolist() == [16, 3 * 16 + 2 * 8 + 2 * 4]
+    assert ArrowEncoder(DataSpec.from_block(block)).estimate_bytes(block).tolist() == [
+        16,
+        3 * 16 + 2 * 8 + 2 * 4,
+    ]

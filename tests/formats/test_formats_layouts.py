@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from damage import check_truncated, count_refused
+from damaged_files import check_truncations, count_refusals
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
-from hindcast.formats.layouts import LAYOUTS, encoder_of
+from hindcast.formats.layouts import LAYOUTS, make_encoder
 from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings
@@ -42,9 +42,9 @@ def read_all(folder) -> Block:
 def test_fragments_of_any_episode_are_put_together(kit, tmp_path_factory, layout, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
-    encoder = type(encoder_of(layout, spec))
-    longest = int(encoder_of(layout, spec).sizes(block).max() // 3)
-    with mock.patch.object(encoder, "longest", max(2, longest)):
+    encoder = type(make_encoder(layout, spec))
+    longest = int(make_encoder(layout, spec).sizes(block).max() // 3)
+    with mock.patch.object(encoder, "max_episode_bytes", max(2, longest)):
         entries = write(folder, block, spec, layout)
     if block.length.max() > 6:
         assert sum(entry.rows for entry in entries) > block.num_episodes
@@ -92,5 +92,5 @@ def test_damage_anywhere_is_found_or_harmless(kit, tmp_path, layout, compression
     (entry,) = write(tmp_path, block, kit.spec(block), layout, compression=compression, row_group_bytes=3_000)
     path = tmp_path / entry.path
     same = partial(kit.assert_same, expected=block)
-    assert count_refused(path, lambda: read_all(tmp_path), same, times=200, seed=1) > 120
-    check_truncated(path, lambda: read_all(tmp_path), every=211)
+    assert count_refusals(path, lambda: read_all(tmp_path), same, times=200, seed=1) > 120
+    check_truncations(path, lambda: read_all(tmp_path), every=211)

@@ -16,8 +16,8 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.registry import FORMATS
-from hindcast.run.carry_out import InFiles
-from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
+from hindcast.run.execute import FileReferences
+from hindcast.run.inputs import inputs_of, open_inputs, sources_of
 from hindcast.run.interruption import Interruption
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import resolve
@@ -80,10 +80,8 @@ def test_a_training_reads_text(tmp_path: Path, sentences: Path) -> None:
         actionSpace={"type": "Discrete", "n": size, "start": 1},
     )
     reporter = MemoryReporter()
-    inputs = ready_inputs(resource, inputs_of(resource, InFiles({})), reporter)
-    assert (
-        TrainingRun(resource, sources_of(inputs), reporter, Interruption()).carry_out().state == "Succeeded"
-    )
+    inputs = open_inputs(resource, inputs_of(resource, FileReferences({})), reporter)
+    assert TrainingRun(resource, sources_of(inputs), reporter, Interruption()).execute().state == "Succeeded"
     assert any("Text" in note for note in reporter.notes)
 
 

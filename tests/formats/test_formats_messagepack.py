@@ -135,7 +135,7 @@ def test_the_file_has_the_references_only_column(kit, tmp_path):
 
 
 def test_long_episodes_are_fragments_on_disk_only(kit, tmp_path, monkeypatch):
-    monkeypatch.setattr("hindcast.formats.messagepack.layout.MessagePackEncoder.longest", 4_000)
+    monkeypatch.setattr("hindcast.formats.messagepack.layout.MessagePackEncoder.max_episode_bytes", 4_000)
     block = kit.block([5, 100, 5])
     (entry,) = write(tmp_path, block, kit.spec(block))
     assert entry.rows > 6
@@ -193,7 +193,7 @@ def test_numbers_keep_their_kind(kit):
     }
     flags = np.zeros(1, dtype=bool)
     block = Block(columns, np.array([1]), np.array(["e"], object), np.array([0]), flags, flags)
-    spec = DataSpec.of_block(block, space)
+    spec = DataSpec.from_block(block, space)
     table = MessagePackEncoder(spec).encode(block).table
     state = msgpack.unpackb(table["item"][0].as_py())
     assert state["observations"]["data"][0] == {

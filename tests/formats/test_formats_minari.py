@@ -24,8 +24,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.convert import info_from_json
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.minari import stored as reader
-from hindcast.formats.registry import FORMATS, format_of, places
+from hindcast.formats.minari import episode_index as reader
+from hindcast.formats.registry import FORMATS, detect_format, find_locations
 from hindcast.storage.location import Location, resolve
 
 MINARI = FORMATS["Minari"]
@@ -109,7 +109,7 @@ def infos(count: int) -> dict[str, Any]:
 
 def place(tmp_path: Path) -> Location:
     """The one place that a folder with one dataset has."""
-    (found,) = places(resolve(tmp_path / "datasets").list(recursive=True))
+    (found,) = find_locations(resolve(tmp_path / "datasets").list(recursive=True))
     return found
 
 
@@ -143,7 +143,7 @@ def assert_same(block: Block, dataset: minari.MinariDataset) -> None:
 def test_what_minari_writes_is_read_as_minari_reads_it(tmp_path: Path, kind: str, known: Any) -> None:
     dataset = make(kind, known)
     location = place(tmp_path)
-    assert format_of(location) is MINARI
+    assert detect_format(location) is MINARI
     block, spec = read(location), MINARI.describe(location)
     assert_same(block, dataset)
     assert (spec.observation_space, spec.action_space) == known
@@ -193,7 +193,7 @@ def test_old_files_hold_their_metadata_themselves(tmp_path: Path) -> None:
         for key in ("total_episodes", "total_steps", "observation_space", "action_space", "dataset_id"):
             file.attrs[key] = metadata[key]
     location = resolve(path)
-    assert format_of(location) is MINARI
+    assert detect_format(location) is MINARI
     assert_same(read(location), dataset)
     assert MINARI.describe(location).action_space == PLAIN[1]
 
@@ -203,7 +203,7 @@ def test_a_folder_of_several_datasets_has_a_place_for_each(tmp_path: Path) -> No
         make(kind)
     (tmp_path / "datasets" / "toys" / "notes.json").write_text("{}")
     create_namespace("others")
-    found = places(resolve(tmp_path / "datasets").list(recursive=True))
+    found = find_locations(resolve(tmp_path / "datasets").list(recursive=True))
     names = [location.name for location in found]
     assert sorted(names) == ["main_data.hdf5", "metadata.json", "metadata.json", "notes.json"]
 
@@ -308,8 +308,8 @@ def test_episodes_of_which_minari_reads_a_part_are_refused(tmp_path: Path, kind:
 def test_datasets_elsewhere_are_copied(tmp_path: Path, kind: str, memory_path: str) -> None:
     dataset, folder = make(kind, COMPOSITE, with_infos=True), resolve(memory_path)
     for entry in resolve(tmp_path / "datasets").files(recursive=True):
-        folder.child(entry.relative).write_bytes(entry.location.read_bytes())
-    (location,) = places(folder.list(recursive=True))
+        folder.child(entry.relative_path).write_bytes(entry.location.read_bytes())
+    (location,) = find_locations(folder.list(recursive=True))
     assert_same(read(location), dataset)
     assert read(location).eps_id[0] == f"toys/{kind}-v0/0"
 
@@ -347,7 +347,7 @@ def test_the_package_may_be_missing(tmp_path: Path, missing: str, monkeypatch: p
     make("arrow")
     location = place(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, missing, None)
-    assert format_of(location) is MINARI
+    assert detect_format(location) is MINARI
     with pytest.raises(DataError, match=rf"takes {missing}.*pip install 'hindcast-rl\[minari\]'"):
         read(location)
 

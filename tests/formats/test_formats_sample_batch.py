@@ -15,7 +15,7 @@ import pytest
 from table_reading import Evil, lz4_cell, read_table
 
 from hindcast.errors import DataError
-from hindcast.formats.registry import format_of
+from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
 
 
@@ -64,7 +64,7 @@ def path(tmp_path: Path) -> Path:
     ids=["plain", "packed columns", "packed rows"],
 )
 def test_each_form(path: Path, changes: dict[str, Any]) -> None:
-    known = format_of(resolve(write(path, batch(**changes))))
+    known = detect_format(resolve(write(path, batch(**changes))))
     assert known is not None
     assert known.name == "SampleBatch"
     rows = read_table(path)

@@ -44,7 +44,7 @@ def test_dtypes_without_a_fixed_binary_form_are_refused(dtype):
 
 
 def test_a_spec_of_a_block(kit):
-    spec = DataSpec.of_block(kit.block())
+    spec = DataSpec.from_block(kit.block())
     assert {name: str(leaf) for name, leaf in spec.leaves.items()} == {
         "obs": "float32 [4]",
         "actions": "int64 []",

@@ -14,7 +14,7 @@ import pytest
 from table_reading import read_table
 
 from hindcast.errors import DataError, UserError
-from hindcast.formats.registry import FORMATS, format_of
+from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.storage.location import resolve
 
 ROWS = 60
@@ -71,7 +71,7 @@ def format_for(name: str) -> str:
 @pytest.mark.parametrize("name", FILES)
 def test_the_whole_file_is_recognised_and_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(FILES[name])
-    known = format_of(resolve(tmp_path / name))
+    known = detect_format(resolve(tmp_path / name))
     assert known is not None
     assert known.name == format_for(name)
     rows = read_table(tmp_path / name)

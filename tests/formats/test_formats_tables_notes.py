@@ -13,7 +13,7 @@ import pytest
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import format_of
+from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
 
 STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": "e", "t": 0}
@@ -21,7 +21,7 @@ STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": 
 
 def notes_of(path: Path, **options: object) -> str:
     location = resolve(path)
-    known = format_of(location)
+    known = detect_format(location)
     assert known is not None
     return "; ".join(known.notes(location, ReadOptions(**options)))
 

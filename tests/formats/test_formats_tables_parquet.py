@@ -181,7 +181,7 @@ def test_row_groups_in_which_no_row_can_pass_are_not_read(path: Path) -> None:
     table(path, columns, row_group_size=10_000)
     options = ReadOptions(filter=[FilterTerm(column="reward", op=">", value=35_000)])
     pieces = FORMATS["Parquet"].pieces(resolve(path), options)
-    assert [piece.stretch.groups for piece in pieces] == [(3,)]
+    assert [piece.extent.groups for piece in pieces] == [(3,)]
 
 
 def test_large_files_come_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_what_is_no_number_is_read_back(tmp_path: Path, layout: str, dtype: str)
             "rewards": odd[:steps],
         },
     )
-    (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
+    (path,) = written(tmp_path, block, DataSpec.from_block(block), layout)
     check(read_table(path), block)
 
 
@@ -102,7 +102,7 @@ def test_whole_numbers_of_64_bits_without_a_sign_are_read_back(tmp_path: Path, l
         3,
         {"obs": np.stack([large, large[::-1]], axis=1), "actions": large[:3], "rewards": np.ones(3)},
     )
-    (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
+    (path,) = written(tmp_path, block, DataSpec.from_block(block), layout)
     check(read_table(path), block)
 
 
@@ -114,14 +114,14 @@ def test_arrays_without_numbers_are_read_back(tmp_path: Path, layout: str, name:
     steps, columns = 3, {now: np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)}
     columns[name] = np.zeros((steps + name.startswith("obs"), 0, 2), dtype=np.float32)
     block = episode(steps, columns)
-    (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
+    (path,) = written(tmp_path, block, DataSpec.from_block(block), layout)
     check(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 def test_a_file_of_another_size_than_recorded_is_refused(tmp_path: Path, layout: str) -> None:
     block = episode(3, {"obs": np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)})
-    (path,) = written(tmp_path, block, DataSpec.of_block(block), layout)
+    (path,) = written(tmp_path, block, DataSpec.from_block(block), layout)
     path.write_bytes(path.read_bytes() + b"\n")
     with pytest.raises(Exception, match="but was recorded with"):
         read_table(path)

@@ -13,7 +13,7 @@ from table_reading import read_table
 
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import format_of
+from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
 
 ROW = {"obs": [0.5, 1.5], "action": 1, "reward": 1, "done": False}
@@ -68,7 +68,7 @@ def test_whole_numbers_beyond_int64_are_refused(tmp_path: Path, name: str, numbe
 def test_whole_numbers_beyond_int64_are_found_after_the_first_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 100)
+    monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 100)
     text = "obs,action,reward\n" + "0.5,1.5,0\n" * 50 + f"0.5,{2**64},0\n"
     with pytest.raises(DataError, match=rf"row 50: 'action' is {2**64}, a whole number"):
         read_table(write(tmp_path / "a.csv", text))
@@ -191,7 +191,7 @@ def test_json_cells_in_csv_and_filters(tmp_path: Path) -> None:
 def test_large_files_are_cut_where_rows_end(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 200)
+    monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 200)
     rng = np.random.default_rng(0)
     notes = ["plain", 'quo"ted', "two\nlines", "", "comma, and\r\nmore"]
     rows = [
@@ -208,7 +208,7 @@ def test_large_files_are_cut_where_rows_end(
         )
     path = write(tmp_path / name, text)
     location = resolve(path)
-    known = format_of(location)
+    known = detect_format(location)
     assert known is not None
     pieces = known.pieces(location, ReadOptions())
     assert (len(pieces) > 5) == (not name.endswith(".gz"))
@@ -219,7 +219,7 @@ def test_large_files_are_cut_where_rows_end(
 
 
 def test_types_are_those_of_the_first_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hindcast.formats.tables.text_files.PIECE", 1000)
+    monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 1000)
     csv = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
     path = write(tmp_path / "a.csv", csv)
     with pytest.raises(DataError, match=r"a\.csv, row 300: 'obs': it cannot be made int64.*column_types"):

@@ -21,12 +21,12 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
-from hindcast.formats.columns.infos import step_texts
-from hindcast.formats.columns.pickles import pickled
+from hindcast.formats.columns.infos import info_cells
+from hindcast.formats.columns.pickles import pickle_arrays
 from hindcast.formats.dataset_folder.commits import Commit, ExportedFiles, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
-from hindcast.formats.layouts import WRITTEN_FORMATS, encoder_of
-from hindcast.formats.parquet.opening import NotReadable
+from hindcast.formats.layouts import WRITTEN_FORMATS, make_encoder
+from hindcast.formats.parquet.opening import UnknownLayoutError
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 from layers import examples
@@ -94,7 +94,7 @@ def check(rows: dict[str, list], block: Block, spec: DataSpec) -> None:
     assert rows["t"] == [t for length in block.length.tolist() for t in range(length)]
     assert rows["terminateds"] == block.step_flags(block.terminated).tolist()
     assert rows["truncateds"] == block.step_flags(block.truncated).tolist()
-    texts = step_texts(block)
+    texts = info_cells(block)
     expected = [
         json.loads(text) if text else {} for text in ([""] * block.num_steps if texts is None else texts)
     ]
@@ -180,7 +180,7 @@ def odd_block(kit) -> Block:
 
 def test_json_spells_what_is_no_number(kit, tmp_path):
     block = odd_block(kit)
-    entries = write(tmp_path, block, DataSpec.of_block(block), "JSON")
+    entries = write(tmp_path, block, DataSpec.from_block(block), "JSON")
     rows = [
         json.loads(line, parse_constant=pytest.fail) for line in text_of(tmp_path, entries).split("\n")[:-1]
     ]
@@ -192,7 +192,7 @@ def test_json_spells_what_is_no_number(kit, tmp_path):
 
 def test_csv_spells_what_is_no_number(kit, tmp_path):
     block = odd_block(kit)
-    (entry,) = write(tmp_path, block, DataSpec.of_block(block), "CSV")
+    (entry,) = write(tmp_path, block, DataSpec.from_block(block), "CSV")
     frame = pd.read_csv(tmp_path / entry.path, keep_default_na=False, na_values={"obs[1]": ["NaN"]})
     assert frame["new_obs[1]"].tolist() == [np.inf, -np.inf, -0.0]
     assert frame["said"].tolist() == block.columns["said"].tolist()
@@ -201,7 +201,7 @@ def test_csv_spells_what_is_no_number(kit, tmp_path):
 
 def test_sample_batches_spell_it_as_python_does(kit, tmp_path):
     block = odd_block(kit)
-    (entry, *_) = write(tmp_path, block, DataSpec.of_block(block), "SampleBatch")
+    (entry, *_) = write(tmp_path, block, DataSpec.from_block(block), "SampleBatch")
     first = json.loads((tmp_path / entry.path).read_text().splitlines()[0])
     np.testing.assert_array_equal(first["obs"], block.columns["obs"][:2].astype(np.float64))
 
@@ -296,12 +296,12 @@ def test_frames_in_csv_are_refused():
     columns = {"obs": np.stack([frames.sample()] * 2), "actions": np.zeros(1), "rewards": np.zeros(1)}
     flags = np.zeros(1, dtype=np.bool_)
     ids = np.array(["e"], dtype=object)
-    spec = DataSpec.of_block(Block(columns, np.ones(1, np.int64), ids, np.zeros(1, np.int64), flags, flags))
+    spec = DataSpec.from_block(Block(columns, np.ones(1, np.int64), ids, np.zeros(1, np.int64), flags, flags))
     with pytest.raises(
         DataError, match=r"'obs' has 21,168 numbers per timestep, and CSV takes 1,024 .* write Columns"
     ):
-        encoder_of("CSV", spec)
-    encoder_of("JSON", spec)
+        make_encoder("CSV", spec)
+    make_encoder("JSON", spec)
 
 
 def test_columns_of_one_name_are_refused():
@@ -312,9 +312,9 @@ def test_columns_of_one_name_are_refused():
         "rewards": np.zeros(1),
     }
     flags, zero = np.zeros(1, dtype=np.bool_), np.zeros(1, np.int64)
-    spec = DataSpec.of_block(Block(leaves, zero, np.array(["e"], dtype=object), zero, flags, flags))
+    spec = DataSpec.from_block(Block(leaves, zero, np.array(["e"], dtype=object), zero, flags, flags))
     with pytest.raises(DataError, match=r"share the CSV column 'obs/a\[0\]'"):
-        encoder_of("CSV", spec)
+        make_encoder("CSV", spec)
 
 
 @pytest.mark.parametrize("layout", NAMES)
@@ -323,10 +323,10 @@ def test_a_recording_of_text_is_prepared_first(kit, tmp_path, layout):
     files = write(tmp_path, block, kit.spec(block), layout)
     exported = ExportedFiles(layout=layout, spec=kit.spec(block).to_json())
     write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0, exported=exported))
-    with pytest.raises(NotReadable, match=f"is recorded as {layout}"):
+    with pytest.raises(UnknownLayoutError, match=f"is recorded as {layout}"):
         open_dataset(tmp_path)
     write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
-    with pytest.raises(NotReadable, match=f"is recorded as {layout}"):
+    with pytest.raises(UnknownLayoutError, match=f"is recorded as {layout}"):
         open_dataset(tmp_path)
 
 
@@ -359,7 +359,7 @@ def unpacked(cell: str) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 1), (70_000,)])
 def test_pickles_that_are_written_are_what_python_reads(dtype, shape):
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
-    one, *nested = pickle.loads(pickled((array, {"a": array, "ä": (array,)})))
+    one, *nested = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
     for found in (one, nested[0]["a"], *nested[0]["ä"]):
         assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
@@ -370,4 +370,4 @@ def test_only_columns_of_numbers_are_packed(kit, tmp_path, name):
     with pytest.raises(
         DataError, match=f"'{name}' is not a column of numbers that can be packed: allowed are t, obs, "
     ):
-        write(tmp_path, block, DataSpec.of_block(block), "SampleBatch", compress_columns=[name])
+        write(tmp_path, block, DataSpec.from_block(block), "SampleBatch", compress_columns=[name])

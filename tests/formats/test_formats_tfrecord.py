@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.media import tfrecord
 from hindcast.formats.media.record_file import masked_crc
-from hindcast.formats.registry import FORMATS, format_of
+from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
 
@@ -136,7 +136,7 @@ def test_the_checksum_is_crc_32c() -> None:
 def test_features_are_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = steps()
     path = write(tmp_path / "a.tfrecord", expected)
-    assert format_of(resolve(path)) is FORMATS["TFRecord"]
+    assert detect_format(resolve(path)) is FORMATS["TFRecord"]
     (rows,) = read(path, options={"dtypes": {"frame": "uint8"}, "shapes": {"frame": [3, 4]}})
     for name in ("obs", "new_obs", "actions", "rewards"):
         known = np.array([row[name] for row in expected])

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast import BCConfig, ConnectorV2, OfflinePreLearner, RLModule, RLModuleSpec, SingleAgentEpisode
-from hindcast.pipeline.batch_prelearner import made_of
+from hindcast.pipeline.rllib_prelearner import prelearn_rows
 from hindcast.run.inputs import training_options
 
 Run = Callable[..., str]
@@ -69,7 +69,7 @@ def test_the_same_pieces_give_the_same_batch(rllib: Run, tmp_path: Path) -> None
     read = {name: np.array(table[name].to_pylist()) for name in table.column_names}
     for name, kind_of in types.items():
         read[name] = read[name].astype(kind_of.value_type.to_pandas_dtype())
-    block = made_of(kind, read, {}, training_options(training, training.spec.input[0]), "rows")
+    block = prelearn_rows(kind, read, {}, training_options(training, training.spec.input[0]), "rows")
 
     ours = {**block.columns, "obs": block.columns["obs"][block.obs_row], "terminateds": block.terminated}
     compared = {"obs", "actions", "rewards", "terminateds", "returns_to_go", "number", "logits"}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from hindcast import AlgorithmConfig
-from hindcast.builder.names import GONE, check_name, is_absent
+from hindcast.builder.option_names import REMOVED_METHODS, check_name, is_default_of_missing_option
 from hindcast.builder.options import OPTIONS
 from hindcast.errors import UserError
-from option_fates import fate
+from option_effects import option_effect
 
 Run = Callable[..., str]
 CONTINUOUS = ("CQL", "IQL", "SAC")
@@ -71,15 +71,17 @@ def test_no_option_is_silent(theirs: Mapping[str, Any], algorithm: str) -> None:
     known = theirs[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
     silent = []
     for method, options in known["methods"].items():
-        if method in GONE:
-            with pytest.raises(UserError, match=GONE[method][:9]):
+        if method in REMOVED_METHODS:
+            with pytest.raises(UserError, match=REMOVED_METHODS[method][:9]):
                 getattr(config_of(algorithm), method)
             continue
         for name in options:
             default = known["attributes"].get(name)
             values = [GIVEN[name]] if name in GIVEN else others(default)
-            fates = {str(value): fate(config_of(algorithm), method, {name: value}) for value in values}
-            fate(config_of(algorithm), method, {name: default})  # says what it says, but nothing raw
+            fates = {
+                str(value): option_effect(config_of(algorithm), method, {name: value}) for value in values
+            }
+            option_effect(config_of(algorithm), method, {name: default})  # says what it says, but nothing raw
             if "does nothing" in fates.values() and name != "framework":
                 silent.append((method, name, default, fates))
     assert silent == []
@@ -89,7 +91,7 @@ def test_no_option_is_silent(theirs: Mapping[str, Any], algorithm: str) -> None:
 def test_a_default_requests_nothing(theirs: Mapping[str, Any], algorithm: str) -> None:
     known = theirs[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
     for method, options in known["methods"].items():
-        for name in () if method in GONE else options:
+        for name in () if method in REMOVED_METHODS else options:
             if name not in known["attributes"]:
                 continue
             try:
@@ -121,10 +123,10 @@ def test_every_option_of_its_methods_has_a_row(theirs: Mapping[str, Any]) -> Non
         algorithm = None if config == "AlgorithmConfig" else config.removesuffix("Config")
         for method, options in known["methods"].items():
             for name in options:
-                if name[0] == "_" or method in GONE or name in OPTIONS.get(method, {}):
+                if name[0] == "_" or method in REMOVED_METHODS or name in OPTIONS.get(method, {}):
                     continue
                 if method == "training":
-                    if is_absent(algorithm, name, None):
+                    if is_default_of_missing_option(algorithm, name, None):
                         continue
                     try:
                         check_name(algorithm, method, name, None)

@@ -11,7 +11,7 @@ import pytest
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import format_of
+from hindcast.formats.registry import detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
 
@@ -30,7 +30,7 @@ def written(rllib: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_file(path: Path) -> list[Rows]:
     location = resolve(path)
-    known = format_of(location)
+    known = detect_format(location)
     assert known is not None
     assert known.name == "SampleBatch"
     options = ReadOptions()

@@ -9,8 +9,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import frozen_copy, polyak
-from hindcast.models.networks import ActionValues, at_next
+from hindcast.learn.target_networks import frozen_copy, polyak_update
+from hindcast.models.networks import ActionValues, next_observations
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs
 
@@ -59,7 +59,7 @@ class DQN(Algorithm):
 
     def losses(self, nets, batch, step):
         values = nets["policy"].values
-        following = at_next(batch)
+        following = next_observations(batch)
         with torch.no_grad():
             best = values(following).argmax(-1, keepdim=True)
             after = nets["target"](following).gather(-1, best).squeeze(-1)
@@ -72,4 +72,4 @@ class DQN(Algorithm):
         return Losses({"policy": loss}, {"q": taken.mean()}, priorities=(wanted - taken)[0])
 
     def after_update(self, nets, step):
-        polyak(nets["target"], nets["policy"].values, self.options.tau)
+        polyak_update(nets["target"], nets["policy"].values, self.options.tau)

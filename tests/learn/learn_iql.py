@@ -10,8 +10,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import frozen_copy, polyak
-from hindcast.models.networks import at_next
+from hindcast.learn.target_networks import frozen_copy, polyak_update
+from hindcast.models.networks import next_observations
 from hindcast.pipeline.needs import Needs
 
 
@@ -54,7 +54,9 @@ class IQL(Algorithm):
         with torch.no_grad():
             target = nets["targets"](batch).amin(0)
             going_on = 1.0 - batch[Columns.TERMINATEDS].float()
-            wanted = batch[Columns.REWARDS] + options.gamma * going_on * nets["value"](at_next(batch))
+            wanted = batch[Columns.REWARDS] + options.gamma * going_on * nets["value"](
+                next_observations(batch)
+            )
         gap = target - nets["value"](batch)
         weight = torch.where(gap > 0, options.expectile, 1 - options.expectile)
         policy = nets["policy"]
@@ -68,4 +70,4 @@ class IQL(Algorithm):
         return Losses(losses, {"advantage": gap.mean()}, joint=options.joint)
 
     def after_update(self, nets, step):
-        polyak(nets["targets"], nets["critics"], self.options.tau)
+        polyak_update(nets["targets"], nets["critics"], self.options.tau)

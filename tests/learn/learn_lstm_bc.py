@@ -4,11 +4,11 @@ from torch import nn
 
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses
-from hindcast.learn.batches import mean_learnt, with_padding_filled
+from hindcast.learn.batches import batch_mean, fill_padding
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.models.encoders import Encoder
-from hindcast.models.recurrent import Recurrent, as_leaves, state_of
+from hindcast.models.recurrent import RecurrentLayer, as_leaves, state_of
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.needs import Needs
 
@@ -24,7 +24,7 @@ class Remembering(RLModule):
 
     def setup(self):
         self.encoder = Encoder(self.observation_space, self.model_config)
-        self.memory = Recurrent("lstm", self.encoder.output_size, self.model_config.cell_size)
+        self.memory = RecurrentLayer("lstm", self.encoder.output_size, self.model_config.cell_size)
         self.dropout = nn.Dropout(0.1)
         self.head = nn.Linear(self.memory.output_size, self.action_head.inputs_size)
 
@@ -41,7 +41,7 @@ class LSTMBC(Algorithm):
     """See `LSTMBCOptions`."""
 
     Options = LSTMBCOptions
-    recurrent = True
+    can_train_recurrent = True
     options: LSTMBCOptions
 
     def needs(self):
@@ -56,7 +56,7 @@ class LSTMBC(Algorithm):
         return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}
 
     def losses(self, nets, batch, step):
-        policy, batch = nets["policy"], with_padding_filled(batch)
+        policy, batch = nets["policy"], fill_padding(batch)
         distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
-        loss = -mean_learnt(distribution.logp(batch[Columns.ACTIONS]), batch)
+        loss = -batch_mean(distribution.logp(batch[Columns.ACTIONS]), batch)
         return Losses({"policy": loss})

@@ -48,7 +48,7 @@ class MARWIL(Algorithm):
         return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}
 
     def targets(self, nets, window):
-        values = window.over_observations(nets["policy"].compute_values)
+        values = window.map_observations(nets["policy"].compute_values)
         _, returns = window_gae(window, values, self.options.gamma, self.options.lambda_)
         return {"returns": returns}
 

@@ -18,12 +18,12 @@ from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.learner import Learner
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.ranks import Ranks
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import frozen_copy, polyak_update
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Source
-from hindcast.run.offline import offline_trainer
+from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
-from support import After, training
+from support import StopAfter, training
 
 
 def in_ranks(size, **jobs):
@@ -89,7 +89,7 @@ class TwoStages(Algorithm):
         yield Losses({"actor": (nets["policy"](batch["obs"]).squeeze(-1) - moved).square().mean()})
 
     def after_update(self, nets, step):
-        polyak(nets["target"], nets["critic"], 0.05)
+        polyak_update(nets["target"], nets["critic"], 0.05)
 
 
 def new_learner(group=None):
@@ -139,7 +139,7 @@ def fitted(group, toy, folder, data):
 
     def begun():
         return together(
-            lambda: offline_trainer(
+            lambda: make_offline_trainer(
                 resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
             )
         )
@@ -169,14 +169,14 @@ def weights_after(group, resource, data, stops):
         return act(*args)
 
     def begun():
-        return offline_trainer(
+        return make_offline_trainer(
             resource, [Source(str(data), open_dataset(data))], group=group, first_learners=2
         )
 
     trainer = together(begun)
     together(trainer.begin)
     for looks in (*stops, None):
-        check = unasked if not group.leads else After(looks).check if looks else bool
+        check = unasked if not group.leads else StopAfter(looks).check if looks else bool
         try:
             while trainer.iteration < 2:
                 together(trainer.iterate, check)
@@ -197,7 +197,7 @@ def interrupted(group, updates):
     for number in range(updates):
         if number == updates // 2:
             for _ in range(2):
-                learner.merge()
+                learner.synchronise()
                 state, learner = learner.state(), new_learner(group)
                 learner.load(state)
         size = 3 if number % 2 else 32
@@ -249,7 +249,7 @@ def in_float64(group, resource, data, updates):
     """The loss of each update of a training, computed in float64 and without dropout."""
     if group and not group.leads:
         group.receive()
-    trainer = offline_trainer(
+    trainer = make_offline_trainer(
         resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
     )
     learner, experience = trainer.learner, trainer.experience

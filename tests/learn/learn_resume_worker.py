@@ -12,8 +12,8 @@ from learn_toys import INPUTS, ActorCritic, ToyOptions, batch, networks
 from hindcast.algorithms import build
 from hindcast.learn.checkpoint import CheckpointStore, TrainingState
 from hindcast.learn.learner import Learner
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.storage.location import resolve
 
 ALGORITHMS = {
@@ -34,7 +34,7 @@ def train(name, folder, first, last):
         if number == 20:
             learner.metrics()
     spaces = (INPUTS.observation_space, INPUTS.action_space)
-    policy = Policy(learner.nets["policy"], Preprocessing.of(*spaces, INPUTS.model), *spaces)
+    policy = Policy(learner.nets["policy"], Preprocessing.from_specs(*spaces, INPUTS.model), *spaces)
     training = TrainingState(iteration=last, algorithm=name, options={}, spec_hash="hash")
     store.save(policy, learner.state(), training)
     state = learner.state()

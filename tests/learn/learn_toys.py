@@ -10,7 +10,7 @@ from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelI
 from hindcast.learn.batches import masked_mean
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import frozen_copy, polyak_update
 from hindcast.pipeline.needs import Needs
 
 INPUTS = ModelInputs(
@@ -89,7 +89,7 @@ class ActorCritic(Algorithm):
         )
 
     def after_update(self, nets, step):
-        polyak(nets["target"], nets["critic"], 0.005)
+        polyak_update(nets["target"], nets["critic"], 0.005)
 
 
 def networks(algorithm, seed=0):

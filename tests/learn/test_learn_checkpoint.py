@@ -11,8 +11,8 @@ from learn_toys import INPUTS, ActorCritic, ToyOptions, batch, networks
 from hindcast.errors import DataError, StorageError
 from hindcast.learn.checkpoint import CheckpointStore, TrainingState, find_checkpoint
 from hindcast.learn.learner import Learner
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.storage.location import resolve
 
 
@@ -23,7 +23,9 @@ class Run:
         algorithm = ActorCritic(ToyOptions())
         self.learner = Learner(algorithm, networks(algorithm))
         spaces = (INPUTS.observation_space, INPUTS.action_space)
-        self.policy = Policy(self.learner.nets["policy"], Preprocessing.of(*spaces, INPUTS.model), *spaces)
+        self.policy = Policy(
+            self.learner.nets["policy"], Preprocessing.from_specs(*spaces, INPUTS.model), *spaces
+        )
         self.store = CheckpointStore(resolve(folder) if isinstance(folder, str) else folder, keep)
 
     def train(self, updates=1):
@@ -175,9 +177,9 @@ def test_a_run_that_goes_on_has_the_best_of_before_its_end(tmp_path):
     run.train().save()
     assert [checkpoint.updates for checkpoint in run.store.all()] == [1, 3, 4]
     assert (run.store.best().updates, run.store.best_score()) == (3, 3.0)
-    run.store.go_on()
+    run.store.revert_end_mark()
     assert (run.store.best().updates, run.store.best_score()) == (1, 1.0)
-    run.store.go_on()
+    run.store.revert_end_mark()
     assert run.store.best_score() == 1.0
 
 

@@ -11,7 +11,7 @@ from hindcast.learn.algorithm import Losses, Step, new_networks
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner, LearnerState
 from hindcast.learn.optimisers import OptimiserSpec
-from hindcast.pipeline.share import Share
+from hindcast.pipeline.shard import Shard
 
 
 def learner(kind=Regression, seed=0, **options):
@@ -157,7 +157,7 @@ def test_an_optimiser_that_is_not_named_rests():
 class Peer(Group):
     """The first of two learners; the other one's part of every sum makes it 7."""
 
-    share = Share(0, 2)
+    shard = Shard(0, 2)
 
     def weighted_sum(self, tensors, weight=1.0):
         for tensor in tensors:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from nothing_read import NothingRead
+from no_device_reads import NoDeviceReads
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,12 @@ from nothing_read import NothingRead
 )
 def test_what_waits_for_a_device_is_refused(read):
     one = torch.ones(())
-    with NothingRead(), pytest.raises(AssertionError, match="aten"):
+    with NoDeviceReads(), pytest.raises(AssertionError, match="aten"):
         read(one)
 
 
 def test_what_a_device_does_by_itself_is_not():
     weights = torch.ones(3, requires_grad=True)
-    with NothingRead():
+    with NoDeviceReads():
         (weights * 2).sum().backward()
     assert weights.grad.tolist() == [2, 2, 2]

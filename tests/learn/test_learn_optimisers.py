@@ -7,7 +7,7 @@ from torch import nn
 
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.optimisers import _KINDS, Optimiser, OptimiserSpec, ParameterGroup, backward
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import frozen_copy, polyak_update
 
 
 def gradients_after_clipping(bound, by):
@@ -15,7 +15,7 @@ def gradients_after_clipping(bound, by):
     parameters = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(2))]
     optimiser = Optimiser(OptimiserSpec(parameters, lr=1.0), bound, by)
     backward([3 * parameters[0].sum() + 4 * parameters[1][0]], [optimiser])
-    norm = optimiser.norm()
+    norm = optimiser.gradient_norm()
     optimiser.clip(norm)
     return [parameter.grad for parameter in parameters], float(norm)
 
@@ -54,9 +54,9 @@ def test_the_learning_rate_follows_its_schedule():
     rates = []
     for timesteps in (0, 50, 100, 200):
         backward([parameter.sum()], [optimiser])
-        optimiser.set_rates(timesteps)
+        optimiser.set_learning_rates(timesteps)
         optimiser.step()
-        optimiser.drop_gradients()
+        optimiser.zero_grad()
         rates.append(optimiser.lr)
     assert rates == [1.0, 0.5, 0.0, 0.0]
 
@@ -174,7 +174,7 @@ def test_polyak_moves_a_part_of_the_way_and_copies_buffers():
     with torch.no_grad():
         source.weight.fill_(3.0)
     source.running_mean.fill_(7.0)
-    polyak(target, source, 0.25)
+    polyak_update(target, source, 0.25)
     assert target.weight.item() == 1.5
     assert target.running_mean.item() == 7.0
     assert not any(parameter.requires_grad for parameter in target.parameters())
@@ -182,7 +182,7 @@ def test_polyak_moves_a_part_of_the_way_and_copies_buffers():
 
 def test_a_tau_of_1_copies():
     source, target = nn.Linear(2, 2), nn.Linear(2, 2)
-    polyak(target, source, 1.0)
+    polyak_update(target, source, 1.0)
     assert torch.equal(source.weight, target.weight)
 
 

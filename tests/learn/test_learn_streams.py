@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hindcast.learn.streams import MOST, in_parallel
+from hindcast.learn.streams import MAX_STREAMS, run_parallel
 from hindcast.learn.update_graphs import CudaGraph
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -12,7 +12,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def test_without_streams_parts_follow_each_other():
     done = []
-    assert in_parallel(*(lambda number=number: done.append(number) or number for number in range(9))) == [
+    assert run_parallel(*(lambda number=number: done.append(number) or number for number in range(9))) == [
         *range(9)
     ]
     assert done == [*range(9)]
@@ -21,7 +21,10 @@ def test_without_streams_parts_follow_each_other():
 @pytest.mark.gpu
 def test_more_parts_than_streams_and_parts_within_parts_give_what_they_give_alone():
     torch.manual_seed(0)
-    nets = [nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(DEVICE) for _ in range(MOST + 2)]
+    nets = [
+        nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(DEVICE)
+        for _ in range(MAX_STREAMS + 2)
+    ]
     rows = torch.randn(256, 64, device=DEVICE)
 
     def losses(net):
@@ -32,7 +35,7 @@ def test_more_parts_than_streams_and_parts_within_parts_give_what_they_give_alon
         return torch.autograd.grad(loss, [each for net in nets for each in net.parameters()])
 
     def in_parts():
-        return gradients(in_parallel(*(lambda net=net: in_parallel(*losses(net)) for net in nets)))
+        return gradients(run_parallel(*(lambda net=net: run_parallel(*losses(net)) for net in nets)))
 
     alone = gradients([[loss() for loss in losses(net)] for net in nets])
     if DEVICE == "cpu":

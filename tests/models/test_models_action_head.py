@@ -64,13 +64,13 @@ def _cast(value, space: Space):  # type: ignore[no-untyped-def]
 )
 def test_sizes_and_noise(space: Space, inputs_size: int, noise_size: int, noise: str, discrete: bool) -> None:
     head = distribution_for(space, AUTO)
-    assert (head.inputs_size, head.noise_size, head.noise) == (inputs_size, noise_size, noise)
-    assert (head.discrete, head.stochastic) == (discrete, True)
+    assert (head.inputs_size, head.noise_size, head.noise_kind) == (inputs_size, noise_size, noise)
+    assert (head.is_discrete, head.is_stochastic) == (discrete, True)
 
 
 def test_deterministic_needs_no_noise_and_has_no_log_probability() -> None:
     head = distribution_for(Box(-1.0, 1.0, (3,)), ModelSpec(distribution="deterministic"))
-    assert (head.inputs_size, head.noise_size, head.stochastic) == (3, 0, False)
+    assert (head.inputs_size, head.noise_size, head.is_stochastic) == (3, 0, False)
 
 
 def test_log_std_columns_of_a_composite_space() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
-from hindcast.models.connectors import ActionToEnv, FrameStack, Preprocessing, stack_rows
 from hindcast.models.mean_std import MeanStdFilter
+from hindcast.models.preprocessing import ActionToEnv, FrameStack, Preprocessing, stack_rows
 from layers import examples
 
 
@@ -169,7 +169,7 @@ class TestPreprocessing:
     )
 
     def _make(self) -> Preprocessing:
-        return Preprocessing.of(
+        return Preprocessing.from_specs(
             self.OBS, Box(0.0, 1.0, (2,)), ModelSpec(observation_filter="meanStd", frame_stack=3)
         )
 
@@ -246,13 +246,13 @@ class TestPreprocessing:
         np.testing.assert_array_equal(seen[:, 4:], preprocessing.filter_obs(self._obs(2))["obs/speed"])
 
     def test_without_options_observations_pass_untouched(self) -> None:
-        preprocessing = Preprocessing.of(Box(-1.0, 1.0, (4,)), Discrete(2), ModelSpec())
+        preprocessing = Preprocessing.from_specs(Box(-1.0, 1.0, (4,)), Discrete(2), ModelSpec())
         obs = np.zeros((8, 4), dtype=np.float32)
         assert preprocessing.observe(obs)["obs"] is obs
         assert preprocessing.state() == {}
 
     def test_the_environments_options_are_followed(self) -> None:
         environment = EnvironmentSpec(id="x", normalize_actions=False, clip_actions=True)
-        preprocessing = Preprocessing.of(Discrete(2), Box(-2.0, 2.0, (1,)), ModelSpec(), environment)
+        preprocessing = Preprocessing.from_specs(Discrete(2), Box(-2.0, 2.0, (1,)), ModelSpec(), environment)
         assert preprocessing.action_space == Box(-2.0, 2.0, (1,))
         assert preprocessing.to_env({"actions": np.array([[9.0]], dtype=np.float32)})[0].tolist() == [2.0]

@@ -10,7 +10,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import ModelInputs
-from hindcast.models.networks import MemberLinear, at_next
+from hindcast.models.networks import MemberLinear, next_observations
 
 VECTOR = Box(-1, 1, (5,), np.float32)
 IMAGE = Box(0, 255, (12, 12, 1), np.uint8)
@@ -69,13 +69,13 @@ def test_the_next_observations_are_given_as_observations(observations):
     batch = batch_of(given)
     value = given.state_value()
     assert value(batch).shape == (ROWS,)
-    assert torch.equal(value(at_next(batch)), value(batch))
-    assert at_next(batch).keys() == {name for name in batch if name.startswith("obs")}
+    assert torch.equal(value(next_observations(batch)), value(batch))
+    assert next_observations(batch).keys() == {name for name in batch if name.startswith("obs")}
 
 
 def test_a_batch_without_next_observations_says_what_is_needed():
     with pytest.raises(KeyError, match="no 'new_obs': name it among the columns"):
-        at_next({"obs": torch.zeros(1)})
+        next_observations({"obs": torch.zeros(1)})
 
 
 @pytest.mark.parametrize("options", [{}, {"layer_norm": True}], ids=["plain", "norm"])
@@ -125,7 +125,7 @@ def test_values_of_all_actions_and_of_those_taken():
     critics = given.action_values(members=2)
     values = critics(batch).detach()
     assert values.shape == (2, ROWS, 3)
-    taken = critics.of(values, batch["actions"])
+    taken = critics.gather(values, batch["actions"])
     expected = [
         [values[member, row, batch["actions"][row] - 2] for row in range(ROWS)] for member in range(2)
     ]

@@ -15,8 +15,8 @@ import torch
 import module_toys
 from hindcast.api.model import ModelSpec
 from hindcast.errors import SpecError, UserCodeError, UserError
+from hindcast.models.dry_run import dry_run
 from hindcast.models.rl_module import RLModule, build_module
-from hindcast.models.trial import try_out
 
 OBS = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
 BATCH = {"obs": torch.linspace(-1, 1, 20).reshape(5, 4)}
@@ -46,7 +46,7 @@ def test_a_module_written_for_rllib_reads_its_model_config() -> None:
     assert module.pi.in_features == 16
     assert torch.equal(module.forward_train(BATCH)["vf_preds"], module.compute_values(BATCH))
     assert dict(module.model_config) == {"h": 16}
-    assert try_out(module) == []
+    assert dry_run(module) == []
     again = module_toys.RLlibForm(OBS, gym.spaces.Discrete(3), model_config={"h": 5})
     assert again.pi.in_features == 5
     with pytest.raises(UserCodeError, match=r"^making RLlibForm raised AssertionError at "):
@@ -57,7 +57,7 @@ def test_the_default_network_can_be_extended() -> None:
     plain, scaled = build("Scaled", value=True), build("Scaled", value=True, scale=3.0)
     outputs = [module.forward_train(BATCH)["action_dist_inputs"] for module in (plain, scaled)]
     torch.testing.assert_close(3.0 * outputs[0], outputs[1])
-    assert try_out(scaled) == []
+    assert dry_run(scaled) == []
 
 
 def test_values_are_those_of_the_training_pass_unless_there_is_a_shorter_way() -> None:
@@ -83,7 +83,7 @@ def test_the_state_is_filled_in() -> None:
 @pytest.mark.parametrize("name", ["Net", "Sums", "Plain"])
 @pytest.mark.parametrize("value", [False, True])
 def test_nothing_is_said_of_a_module_that_is_right(name: str, value: bool) -> None:
-    assert try_out(build(name, value and name == "Net")) == []
+    assert dry_run(build(name, value and name == "Net")) == []
 
 
 @pytest.mark.parametrize(
@@ -99,18 +99,18 @@ def test_nothing_is_said_of_a_module_that_is_right(name: str, value: bool) -> No
     ids=str,
 )
 def test_it_is_tried_out_in_any_space(space: gym.Space) -> None:
-    assert try_out(build("ByEncoder", space=space)) == []
+    assert dry_run(build("ByEncoder", space=space)) == []
 
 
 def test_trying_out_changes_nothing() -> None:
     module = build("Net", dropout=0.5)
     before = module.get_state()
     states = torch.get_rng_state(), str(np.random.get_state()), random.getstate()
-    try_out(module)
+    dry_run(module)
     with pytest.raises(
         UserCodeError, match=r"Draws \(.*\) draws from NumPy's global generator, which no checkpoint holds"
     ):
-        try_out(build("Draws"))
+        dry_run(build("Draws"))
     torch.manual_seed(0)
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     assert module.training
@@ -179,7 +179,7 @@ def test_trying_out_changes_nothing() -> None:
 )
 def test_a_mistake_is_one_sentence_with_its_line(name: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as error:
-        try_out(build(name, **options))
+        dry_run(build(name, **options))
     pattern = sentence.replace("{file}", rf"{re.escape(str(FILE))}:\d+")
     assert re.search(
         pattern.replace("{line}", f"{re.escape(str(FILE))}:{lines_with('pixels')[0]}"), str(error.value)
@@ -204,11 +204,11 @@ def test_what_no_checkpoint_holds_is_refused_with_its_line(attribute: str, code:
     with pytest.raises(
         UserCodeError, match=rf"{place} changes from call to call, and no checkpoint holds it"
     ):
-        try_out(build(attribute.partition(".")[0]))
+        dry_run(build(attribute.partition(".")[0]))
 
 
 def test_a_layer_that_nothing_uses_is_told_with_its_line() -> None:
-    (told,) = try_out(build("Idle"))
+    (told,) = dry_run(build("Idle"))
     assert told.startswith(
         f"spec.model.moduleClass: Idle.forgotten ({FILE}:{lines_with('self.forgotten')[0]}) has weights that nothing"
     )
@@ -216,6 +216,6 @@ def test_a_layer_that_nothing_uses_is_told_with_its_line() -> None:
 
 def test_the_default_takes_no_options() -> None:
     model = ModelSpec(fcnet_hiddens=[8], module_options={"units": 3})
-    assert try_out(build_module(OBS, gym.spaces.Discrete(3), model)) == []
+    assert dry_run(build_module(OBS, gym.spaces.Discrete(3), model)) == []
     with pytest.raises(SpecError, match="there is no module 'nowhere'"):
         build_module(OBS, gym.spaces.Discrete(3), ModelSpec(module_class="nowhere:Net"))

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
 from hindcast.errors import DataError, SpecError
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
 from module_toys import Net
 
@@ -34,7 +34,7 @@ def _policy(
     torch.manual_seed(0)
     action_space = action_space or Discrete(3)
     model = ModelSpec(fcnet_hiddens=[16], **options)
-    preprocessing = Preprocessing.of(observation_space, action_space, model)
+    preprocessing = Preprocessing.from_specs(observation_space, action_space, model)
     spaces = preprocessing.observation_space, preprocessing.action_space
     module = build_module(*spaces, model, value=True, module_class=module_class)
     with torch.no_grad():  # away from the nearly uniform start

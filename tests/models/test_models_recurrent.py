@@ -15,7 +15,7 @@ from torch import Tensor
 from hindcast.api.model import ModelSpec
 from hindcast.errors import DataError
 from hindcast.models.policy import Policy
-from hindcast.models.recurrent import Recurrent
+from hindcast.models.recurrent import RecurrentLayer
 from hindcast.models.rl_module import RLModule, build_module
 from support import WALK, make_policy
 
@@ -31,7 +31,7 @@ def observations(rows: int = ROWS, steps: int = STEPS, seed: int = 0) -> np.ndar
     return np.random.default_rng(seed).normal(size=(rows, steps, 4)).astype(np.float32)
 
 
-def by_the_book(layer: Recurrent, inputs: np.ndarray) -> np.ndarray:
+def by_the_book(layer: RecurrentLayer, inputs: np.ndarray) -> np.ndarray:
     """`[T, F]` -> `[T, H]`, in float64, gate by gate as torch's documentation writes them."""
     (wx, wh, bx, bh), units = (
         [each.detach().double().numpy() for each in layer._layer.all_weights[0]],
@@ -56,7 +56,7 @@ def by_the_book(layer: Recurrent, inputs: np.ndarray) -> np.ndarray:
 class TestLayer:
     def test_computes_what_the_book_says(self, kind: str) -> None:
         torch.manual_seed(0)
-        layer = Recurrent(kind, 4, UNITS)
+        layer = RecurrentLayer(kind, 4, UNITS)
         inputs = observations()
         outputs, _ = layer(torch.from_numpy(inputs), {})
         expected = np.stack([by_the_book(layer, each) for each in inputs])
@@ -64,7 +64,7 @@ class TestLayer:
 
     def test_begins_with_orthogonal_gates_and_keeps_its_state(self, kind: str) -> None:
         torch.manual_seed(0)
-        wx, wh, bx, bh = (each.detach() for each in Recurrent(kind, UNITS, UNITS)._layer.all_weights[0])
+        wx, wh, bx, bh = (each.detach() for each in RecurrentLayer(kind, UNITS, UNITS)._layer.all_weights[0])
         for gate in (*wx.split(UNITS), *wh.split(UNITS)):
             torch.testing.assert_close(gate @ gate.T, torch.eye(UNITS), atol=1e-5, rtol=0)
         assert bx.split(UNITS)[1].eq(1).all()
@@ -72,7 +72,7 @@ class TestLayer:
         assert not bh.any()
 
     def test_refuses_the_state_of_another(self, kind: str) -> None:
-        layer, features = Recurrent(kind, 4, UNITS), torch.zeros(ROWS, 4)
+        layer, features = RecurrentLayer(kind, 4, UNITS), torch.zeros(ROWS, 4)
         with pytest.raises(DataError, match=r"state 'h' has shape \[5, 8\], where the policy has \[5, 6\]"):
             layer(features, {"h": torch.zeros(ROWS, 8), "c": torch.zeros(ROWS, 8)})
         layer(features, {"h": torch.zeros(ROWS, UNITS).double(), "c": torch.zeros(ROWS, UNITS).double()})

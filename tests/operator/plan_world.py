@@ -32,7 +32,7 @@ from hindcast_operator.facts import (
     RayJobFacts,
     ReferenceFacts,
 )
-from hindcast_operator.manifests import deadlines
+from hindcast_operator.manifests import ray_job_deadlines
 from hindcast_operator.planning import plain_status, plan, read_status, watched_children
 from hindcast_operator.planning.attempts import is_gone
 
@@ -181,7 +181,7 @@ class World:
                 *(child, f"job-{next(self._uids)}", attempt.uid, False),
                 created=self.now,
                 suspended=self.queue,
-                deadlines=deadlines(action.resource.spec.run_policy),
+                deadlines=ray_job_deadlines(action.resource.spec.run_policy),
             )
             self.attempts[child] = replace(held, ray_job=job)
             self.created.append(child)

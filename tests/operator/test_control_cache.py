@@ -83,7 +83,7 @@ def test_news_that_change_no_fact_concern_no_one() -> None:
 def test_objects_with_broken_labels_are_no_ones(labels: dict[str, str]) -> None:
     cache = Cache()
     assert cache.put(kinds.POD, child("stray", 1, labels=labels)) == set()
-    assert not cache.known(kinds.POD)
+    assert not cache.keys_with_uids(kinds.POD)
 
 
 def test_news_of_a_resource_concern_those_that_refer_to_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.observe import Observer
-from hindcast_operator.control.startup import no_startups
+from hindcast_operator.control.startup import new_startups
 
 
 def recording(**output: Any) -> dict[str, Any]:
@@ -53,7 +53,9 @@ def test_rules_that_released_crds_lack_are_problems(
     """Admission lets such a resource through; its problems become the condition Stalled, InvalidSpec."""
     body, cache = recording(**output), Cache()
     cache.put(kinds.RECORDING, body)
-    facts = asyncio.run(Observer(None, cache, no_startups()).facts(Key("OfflineRecording", "team", "lines")))  # type: ignore[arg-type]
+    facts = asyncio.run(
+        Observer(None, cache, new_startups()).observe(Key("OfflineRecording", "team", "lines"))
+    )  # type: ignore[arg-type]
     assert facts is not None
     assert facts.problems == problems
     assert (facts.resource is None) == bool(problems)
@@ -63,7 +65,9 @@ def test_deadlines_are_read_of_a_spec_that_is_not_valid() -> None:
     body, cache = recording(format="JSON", compression="zstd"), Cache()
     body["spec"] |= {"suspend": True, "runPolicy": {"stallTimeoutSeconds": 7200}}
     cache.put(kinds.RECORDING, body)
-    facts = asyncio.run(Observer(None, cache, no_startups()).facts(Key("OfflineRecording", "team", "lines")))  # type: ignore[arg-type]
+    facts = asyncio.run(
+        Observer(None, cache, new_startups()).observe(Key("OfflineRecording", "team", "lines"))
+    )  # type: ignore[arg-type]
     assert facts is not None and facts.resource is None
     assert (facts.suspend, facts.run_policy.stall_timeout_seconds) == (True, 7200)
     assert facts.run_policy.model_fields_set == {"stall_timeout_seconds"}, "the platform's count for the rest"
@@ -77,11 +81,11 @@ def test_two_that_wait_for_each_other_are_a_circle_until_one_has_begun() -> None
     cache = Cache()
     cache.put(kinds.RECORDING, recorder)
     cache.put(kinds.TRAINING, clone)
-    observer = Observer(None, cache, no_startups())  # type: ignore[arg-type]
+    observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
 
     def states() -> list[str]:
         keys = (Key("OfflineRecording", "team", "lines"), Key("OfflineTraining", "team", "clone"))
-        facts = [asyncio.run(observer.facts(key)) for key in keys]
+        facts = [asyncio.run(observer.observe(key)) for key in keys]
         return [reference.state for found in facts if found is not None for reference in found.references]
 
     assert states() == ["Circular", "Circular"]

@@ -12,7 +12,7 @@ Scenario = Callable[[WorkQueue[str]], Awaitable[None]]
 
 def play(scenario: Scenario) -> None:
     async def main() -> None:
-        await asyncio.wait_for(scenario(WorkQueue(random_share=lambda: 1.0)), 20)
+        await asyncio.wait_for(scenario(WorkQueue(jitter=lambda: 1.0)), 20)
 
     asyncio.run(main())
 
@@ -34,9 +34,9 @@ def test_a_key_that_is_worked_on_is_given_out_again_only_when_that_is_done() -> 
         queue.add("a")
         queue.add("a")
         assert len(queue) == 0
-        queue.done("a")
+        queue.mark_done("a")
         assert await queue.get() == "a"
-        queue.done("a")
+        queue.mark_done("a")
         assert len(queue) == 0
 
     play(scenario)
@@ -56,7 +56,7 @@ def test_no_two_workers_ever_hold_the_same_key() -> None:
                 await asyncio.sleep(0.001)
                 held.discard(key)
                 looks += 1
-                queue.done(key)
+                queue.mark_done(key)
 
         workers = [asyncio.create_task(work()) for _ in range(8)]
         for number in range(600):
@@ -82,11 +82,11 @@ def test_of_two_later_looks_the_earlier_holds_and_a_look_ends_both() -> None:
         queue.add_after("a", 3.0)
         assert await queue.get() == "a"
         assert loop.time() - began < 3.0
-        queue.done("a")
+        queue.mark_done("a")
         queue.add_after("b", 0.2)
         queue.add("b")
         assert await queue.get() == "b"
-        queue.done("b")
+        queue.mark_done("b")
         await asyncio.sleep(0.3)
         assert len(queue) == 0
 
@@ -98,8 +98,8 @@ def test_failures_are_tried_again_later_each_time_until_one_succeeds() -> None:
         waits = [queue.retry("a") for _ in range(12)]
         assert waits[:3] == [0.4, 0.8, 1.6]
         assert waits[-1] == 30.0
-        assert queue.retry("a", at_least=90.0) == 90.0
-        queue.succeeded("a")
+        assert queue.retry("a", min_seconds=90.0) == 90.0
+        queue.forget_failures("a")
         assert queue.retry("a") == 0.4
 
     play(scenario)

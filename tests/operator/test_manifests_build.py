@@ -11,12 +11,12 @@ import pytest
 
 from hindcast.api import Resource, load_resources
 from hindcast.api.attempt import Attempt
-from hindcast_operator.manifests import build, effective
+from hindcast_operator.manifests import build, effective_resource
 from hindcast_operator.manifests.yaml_text import yaml_text
 from manifest_examples import (
     UID,
     attempt_of,
-    built,
+    build_manifests,
     containers,
     defaults,
     env,
@@ -49,7 +49,7 @@ def kinds(manifests: list[dict[str, Any]]) -> list[str]:
 
 @every
 def test_five_objects_in_the_order_of_creation_owned_by_the_resource(resource: Resource) -> None:
-    manifests = built(resource)
+    manifests = build_manifests(resource)
     assert kinds(manifests) == ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob"]
     for manifest in manifests:
         (owner,) = manifest["metadata"]["ownerReferences"]
@@ -70,13 +70,13 @@ def test_five_objects_in_the_order_of_creation_owned_by_the_resource(resource: R
 
 
 def test_nothing_is_owned_without_a_uid() -> None:
-    assert all("ownerReferences" not in m["metadata"] for m in built(training(), uid=""))
+    assert all("ownerReferences" not in m["metadata"] for m in build_manifests(training(), uid=""))
 
 
 @pytest.mark.parametrize("make", [recording, training])
 def test_names_hold_for_the_longest_name_and_the_largest_numbers(make: Any) -> None:
     resource = make(name=LONG, revision=9999)
-    manifests = built(resource, number=999)
+    manifests = build_manifests(resource, number=999)
     for manifest in manifests:
         name = manifest["metadata"]["name"]
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 47
@@ -87,7 +87,8 @@ def test_names_hold_for_the_longest_name_and_the_largest_numbers(make: Any) -> N
 
 def test_a_recording_and_a_training_of_one_name_share_nothing() -> None:
     names = [
-        {(m["kind"], m["metadata"]["name"]) for m in built(make("same"))} for make in (recording, training)
+        {(m["kind"], m["metadata"]["name"]) for m in build_manifests(make("same"))}
+        for make in (recording, training)
     ]
     assert not names[0] & names[1]
 
@@ -96,7 +97,7 @@ def test_a_recording_and_a_training_of_one_name_share_nothing() -> None:
 
 
 def test_the_run_may_read_and_patch_its_config_map_and_nothing_else() -> None:
-    config_map, account, role, binding, job = built(training(), number=3)
+    config_map, account, role, binding, job = build_manifests(training(), number=3)
     assert role["rules"] == [
         {
             "apiGroups": [""],
@@ -118,7 +119,7 @@ def test_the_head_alone_has_a_token(resource: Resource) -> None:
 
 
 def test_an_account_that_is_given_is_used_and_not_made() -> None:
-    manifests = built(training(cluster={"serviceAccountName": "storage-user"}))
+    manifests = build_manifests(training(cluster={"serviceAccountName": "storage-user"}))
     assert kinds(manifests) == ["ConfigMap", "Role", "RoleBinding", "RayJob"]
     assert manifests[2]["subjects"][0]["name"] == "storage-user"
     for template in templates(manifests[-1]).values():
@@ -147,7 +148,7 @@ def test_an_account_that_is_given_is_used_and_not_made() -> None:
     ],
 )
 def test_the_attempt_reads_the_resource_that_was_built(resource: Resource, tmp_path: Path) -> None:
-    full = effective(resource, defaults(runPolicy={"backoffLimit": 9}))
+    full = effective_resource(resource, defaults(runPolicy={"backoffLimit": 9}))
     attempt = attempt_of(resource)
     data = build(full, attempt)[0]["data"]
     assert data["intent"] == "" and "report.json" not in data
@@ -405,7 +406,7 @@ def test_where_pods_may_go_and_how_their_image_comes() -> None:
 
 
 def test_building_twice_gives_the_same() -> None:
-    assert json.dumps(built(training())) == json.dumps(built(training()))
+    assert json.dumps(build_manifests(training())) == json.dumps(build_manifests(training()))
 
 
 # -- YAML ---------------------------------------------------------------------------------------------------

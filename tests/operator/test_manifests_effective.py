@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hindcast_operator.defaults import Defaults
-from hindcast_operator.manifests import effective
+from hindcast_operator.manifests import effective_resource
 from manifest_examples import defaults, recording, training
 
 PLATFORM = defaults(
@@ -38,7 +38,7 @@ OWN: dict[str, Any] = {
 
 
 def test_a_resources_own_scalars_win_and_maps_are_merged() -> None:
-    cluster = effective(training(cluster=OWN), PLATFORM).spec.cluster
+    cluster = effective_resource(training(cluster=OWN), PLATFORM).spec.cluster
     assert cluster.resources.head.cpu == 1.0
     assert cluster.resources.head.memory == "8Gi"
     assert cluster.scheduling.queue_name == "mine"
@@ -47,7 +47,7 @@ def test_a_resources_own_scalars_win_and_maps_are_merged() -> None:
 
 
 def test_lists_are_joined_the_platforms_first_and_a_name_stands_once() -> None:
-    cluster = effective(training(cluster=OWN), PLATFORM).spec.cluster
+    cluster = effective_resource(training(cluster=OWN), PLATFORM).spec.cluster
     assert [(v.name, v.value) for v in cluster.env] == [("A", "platform"), ("B", "own"), ("C", "own")]
     assert [t.key for t in cluster.tolerations] == ["shared", "own"]
     assert [s.name for s in cluster.image_pull_secrets] == ["registry"]
@@ -55,7 +55,7 @@ def test_lists_are_joined_the_platforms_first_and_a_name_stands_once() -> None:
 
 
 def test_code_and_pod_overrides_are_merged_field_by_field() -> None:
-    cluster = effective(training(cluster=OWN), PLATFORM).spec.cluster
+    cluster = effective_resource(training(cluster=OWN), PLATFORM).spec.cluster
     assert cluster.code is not None and cluster.code.config_map is not None
     assert cluster.code.config_map.name == "code"
     assert cluster.code.runtime_env == {"pip": ["a", "b"], "env_vars": {"X": "1", "Y": "2"}}
@@ -66,30 +66,30 @@ def test_code_and_pod_overrides_are_merged_field_by_field() -> None:
 
 
 def test_image_and_ray_version_are_always_set() -> None:
-    cluster = effective(training(), Defaults()).spec.cluster
+    cluster = effective_resource(training(), Defaults()).spec.cluster
     assert (cluster.image, cluster.ray_version) == (Defaults().image, Defaults().ray_version)
-    cluster = effective(training(), PLATFORM).spec.cluster
+    cluster = effective_resource(training(), PLATFORM).spec.cluster
     assert (cluster.image, cluster.ray_version) == ("platform:1", "2.59.0")
     platform = defaults(image="platform:1", cluster={"image": "cluster:1"})
-    assert effective(training(), platform).spec.cluster.image == "cluster:1"
-    assert effective(training(cluster={"image": "own:1"}), platform).spec.cluster.image == "own:1"
+    assert effective_resource(training(), platform).spec.cluster.image == "cluster:1"
+    assert effective_resource(training(cluster={"image": "own:1"}), platform).spec.cluster.image == "own:1"
 
 
 def test_deadlines_are_the_platforms_unless_the_resource_writes_its_own_even_the_same_as_ours() -> None:
-    policy = effective(training(runPolicy={"backoffLimit": 3}), PLATFORM).spec.run_policy
+    policy = effective_resource(training(runPolicy={"backoffLimit": 3}), PLATFORM).spec.run_policy
     assert policy.backoff_limit == 3
     assert policy.stall_timeout_seconds == 60
-    assert effective(training(), PLATFORM).spec.run_policy.backoff_limit == 7
-    assert effective(training(), Defaults()).spec.run_policy.backoff_limit == 3
+    assert effective_resource(training(), PLATFORM).spec.run_policy.backoff_limit == 7
+    assert effective_resource(training(), Defaults()).spec.run_policy.backoff_limit == 3
 
 
 def test_memory_of_a_pool_given_in_the_spec_wins_over_the_platforms() -> None:
-    spec = effective(training(learners={"memory": "3Gi"}), PLATFORM).spec
+    spec = effective_resource(training(learners={"memory": "3Gi"}), PLATFORM).spec
     assert spec.cluster.resources.learner.memory == "3Gi"
     nearer = training(learners={"memory": "3Gi"}, cluster={"resources": {"learner": {"memory": "4Gi"}}})
-    assert effective(nearer, PLATFORM).spec.cluster.resources.learner.memory == "4Gi"
+    assert effective_resource(nearer, PLATFORM).spec.cluster.resources.learner.memory == "4Gi"
     runner = recording(runners={"memory": "2Gi"})
-    assert effective(runner, PLATFORM).spec.cluster.resources.runner.memory == "2Gi"
+    assert effective_resource(runner, PLATFORM).spec.cluster.resources.runner.memory == "2Gi"
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_memory_of_a_pool_given_in_the_spec_wins_over_the_platforms() -> None:
     ],
 )
 def test_relative_paths_lie_below_the_storage_root(root: str, path: str, expected: str) -> None:
-    spec = effective(training(checkpoint={"path": path}), Defaults(storage_root=root)).spec
+    spec = effective_resource(training(checkpoint={"path": path}), Defaults(storage_root=root)).spec
     assert spec.checkpoint.path == expected
 
 
 def test_every_location_becomes_absolute_and_references_stay() -> None:
     platform = Defaults(storage_root="s3://b")
-    train = effective(
+    train = effective_resource(
         training(input=[{"path": "data"}, {"recordingRef": {"name": "cartpole"}}], initialCheckpoint="best"),
         platform,
     ).spec
@@ -121,22 +121,27 @@ def test_every_location_becomes_absolute_and_references_stay() -> None:
     assert train.input[1].path is None and train.input[1].recording_ref.name == "cartpole"
     assert train.initial_checkpoint == "s3://b/rl/best"
     assert train.checkpoint.path == "s3://b/rl/runs"
-    record = effective(recording(policy={"checkpoint": {"path": "p"}}, output={"path": "o"}), platform).spec
+    record = effective_resource(
+        recording(policy={"checkpoint": {"path": "p"}}, output={"path": "o"}), platform
+    ).spec
     assert (record.policy.checkpoint.path, record.output.path) == ("s3://b/rl/p", "s3://b/rl/o")
     expert = {"train": {"initialCheckpoint": "c", "stop": {"iterations": 1}}}
-    assert effective(recording(policy=expert), platform).spec.policy.train.initial_checkpoint == "s3://b/rl/c"
+    assert (
+        effective_resource(recording(policy=expert), platform).spec.policy.train.initial_checkpoint
+        == "s3://b/rl/c"
+    )
 
 
 @pytest.mark.parametrize(
     "resource", [training(cluster=OWN), recording(), training(learners={"memory": "3Gi"})]
 )
 def test_merging_again_changes_nothing(resource: Any) -> None:
-    once = effective(resource, PLATFORM)
-    assert effective(once, PLATFORM) == once
+    once = effective_resource(resource, PLATFORM)
+    assert effective_resource(once, PLATFORM) == once
 
 
 def test_the_resource_itself_is_left_alone() -> None:
     resource = training(cluster=OWN)
     before = resource.model_dump()
-    effective(resource, PLATFORM)
+    effective_resource(resource, PLATFORM)
     assert resource.model_dump() == before

@@ -8,7 +8,7 @@ import pytest
 
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.overrides import strategic_merge
-from manifest_examples import containers, ray_job, recording, refused, templates, training
+from manifest_examples import containers, list_refusals, ray_job, recording, templates, training
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_no_container_is_left_without_its_restrictions() -> None:
         }
     }
     resource = training(cluster={"podOverrides": {"all": override}})
-    assert refused(resource) == []
+    assert list_refusals(resource) == []
     for template in templates(ray_job(resource)).values():
         pod = template["spec"]["securityContext"]
         assert pod["runAsNonRoot"] is True and pod["seccompProfile"]["type"] == "RuntimeDefault"
@@ -171,9 +171,9 @@ RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
 )
 def test_privilege_is_refused_by_name_unless_the_platform_allows_it(spec: dict[str, Any], said: str) -> None:
     resource = training(cluster={"podOverrides": {"learner": {"spec": spec}}})
-    (sentence,) = refused(resource)
+    (sentence,) = list_refusals(resource)
     assert said in sentence and sentence.endswith("which the platform does not allow; remove it")
-    assert refused(resource, Defaults(storage_root="s3://b", allow_privileged=True)) == []
+    assert list_refusals(resource, Defaults(storage_root="s3://b", allow_privileged=True)) == []
 
 
 def test_what_the_platform_itself_puts_under_every_pod_is_its_own_affair() -> None:
@@ -181,13 +181,13 @@ def test_what_the_platform_itself_puts_under_every_pod_is_its_own_affair() -> No
     platform = Defaults.model_validate(
         {"storageRoot": "s3://b", "cluster": {"podOverrides": {"all": override}}}, by_alias=True
     )
-    assert refused(training(), platform) == []
+    assert list_refusals(training(), platform) == []
     own = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
-    (sentence,) = refused(training(cluster={"podOverrides": {"all": own}}), platform)
+    (sentence,) = list_refusals(training(cluster={"podOverrides": {"all": own}}), platform)
     assert "volumes[host]" in sentence
 
 
 @pytest.mark.parametrize("override", [{"containers": []}, {"spec": []}, {"metadata": "x"}])
 def test_an_override_that_is_no_pod_template_is_refused(override: dict[str, Any]) -> None:
-    (sentence,) = refused(training(cluster={"podOverrides": {"head": override}}))
+    (sentence,) = list_refusals(training(cluster={"podOverrides": {"head": override}}))
     assert sentence.startswith("spec.cluster.podOverrides.head")

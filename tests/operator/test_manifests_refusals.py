@@ -8,7 +8,7 @@ import pytest
 
 from hindcast.api import Resource
 from hindcast_operator.defaults import Defaults
-from manifest_examples import defaults, recording, refused, training
+from manifest_examples import defaults, list_refusals, recording, training
 
 CLAIM = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "data"}}
 
@@ -18,13 +18,13 @@ def written_to(path: str, *volumes: dict[str, Any], **cluster: Any) -> Resource:
 
 
 def test_what_can_run_is_not_refused() -> None:
-    assert refused(recording()) == refused(training()) == []
+    assert list_refusals(recording()) == list_refusals(training()) == []
 
 
 def test_relative_paths_need_a_storage_root() -> None:
     resource = training(input=[{"path": "data"}], initialCheckpoint="best")
-    assert refused(resource) == []
-    sentences = refused(resource, Defaults())
+    assert list_refusals(resource) == []
+    sentences = list_refusals(resource, Defaults())
     assert [sentence.split(" ")[0] for sentence in sentences] == [
         "spec.input[0].path",
         "spec.checkpoint.path",
@@ -34,14 +34,14 @@ def test_relative_paths_need_a_storage_root() -> None:
 
 
 def test_a_path_that_leads_out_of_the_storage_root_is_refused() -> None:
-    (sentence,) = refused(written_to("a/../../b"))
+    (sentence,) = list_refusals(written_to("a/../../b"))
     assert sentence.startswith("spec.output.path is a/../../b, outside the platform's storageRoot")
-    assert refused(written_to("a/../b")) == []
+    assert list_refusals(written_to("a/../b")) == []
 
 
 @pytest.mark.parametrize("path", ["/data/run", "/data", "file:///data/run", "/data/../data/x"])
 def test_a_local_path_on_a_claim_is_kept(path: str) -> None:
-    assert refused(written_to(path, CLAIM)) == []
+    assert list_refusals(written_to(path, CLAIM)) == []
 
 
 @pytest.mark.parametrize(
@@ -62,27 +62,27 @@ def test_a_local_path_on_a_claim_is_kept(path: str) -> None:
     ],
 )
 def test_what_would_be_lost_with_the_pod_is_refused(path: str, volumes: list[Any], why: str) -> None:
-    (sentence,) = refused(written_to(path, *volumes))
+    (sentence,) = list_refusals(written_to(path, *volumes))
     assert sentence.startswith(f"spec.output.path is {path}, on") and why in sentence
     assert "give a URI" in sentence
 
 
 def test_a_storage_root_on_no_volume_is_refused_too() -> None:
-    (sentence,) = refused(training(), Defaults(storage_root="/mnt/root"))
+    (sentence,) = list_refusals(training(), Defaults(storage_root="/mnt/root"))
     assert sentence.startswith("spec.checkpoint.path is /mnt/root/rl/runs, on no mounted volume")
     mounted = {"volumes": [CLAIM | {"mountPath": "/mnt/root"}]}
-    assert refused(training(), defaults(storageRoot="/mnt/root", cluster=mounted)) == []
+    assert list_refusals(training(), defaults(storageRoot="/mnt/root", cluster=mounted)) == []
 
 
 def test_a_volume_that_overrides_mount_counts() -> None:
     override = {
         "spec": {"containers": [{"name": "ray", "volumeMounts": [{"name": "nfs", "mountPath": "/nfs"}]}]}
     }
-    assert refused(written_to("/nfs/run", podOverrides={"all": override})) == []
+    assert list_refusals(written_to("/nfs/run", podOverrides={"all": override})) == []
 
 
 def test_data_that_are_only_read_may_lie_in_the_image() -> None:
-    assert refused(training(input=[{"path": "/opt/data"}])) == []
+    assert list_refusals(training(input=[{"path": "/opt/data"}])) == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_data_that_are_only_read_may_lie_in_the_image() -> None:
     ],
 )
 def test_one_sentence_names_the_field(spec: dict[str, Any], sentence: str) -> None:
-    (found,) = refused(training(**spec))
+    (found,) = list_refusals(training(**spec))
     assert found.startswith(sentence)
     assert ";" in found, "what to do"
     assert "hidden" not in found
@@ -151,5 +151,5 @@ def test_one_sentence_names_the_field(spec: dict[str, Any], sentence: str) -> No
 
 def test_an_interval_is_allowed_where_the_platform_allows_it_or_nothing_scales() -> None:
     interval = training(pipeline={"dataWorkers": {"minReplicas": 1, "maxReplicas": 3}})
-    assert refused(interval, defaults(allowAutoscaling=True)) == []
-    assert refused(training(pipeline={"dataWorkers": {"minReplicas": 2, "maxReplicas": 2}})) == []
+    assert list_refusals(interval, defaults(allowAutoscaling=True)) == []
+    assert list_refusals(training(pipeline={"dataWorkers": {"minReplicas": 2, "maxReplicas": 2}})) == []

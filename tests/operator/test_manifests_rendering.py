@@ -137,15 +137,17 @@ def test_the_schemas_defaults_are_filled_in_by_this_test() -> None:
 def test_references_are_resolved_among_the_resources_of_a_namespace() -> None:
     recording, training = validate_resource(RECORDING), validate_resource(TRAINING)
     _, found = render([recording, training], PLATFORM, "default")
-    assert found.unknown == ()
+    assert found.unknown_references == ()
     attempt = json.loads(found.manifests[0]["data"]["attempt.json"])
     path = "s3://bucket/hindcast/rl/cartpole"
     assert attempt["inputs"] == {"OfflineRecording/cartpole": {"path": path}}
     assert "uid" not in {k for k, v in attempt.items() if v}
     (alone,) = render([training], PLATFORM, "default")
-    assert alone.unknown == ("OfflineRecording/cartpole",)
+    assert alone.unknown_references == ("OfflineRecording/cartpole",)
     elsewhere = validate_resource(RECORDING | {"metadata": {"name": "cartpole", "namespace": "other"}})
-    assert render([elsewhere, training], PLATFORM, "default")[1].unknown == ("OfflineRecording/cartpole",)
+    assert render([elsewhere, training], PLATFORM, "default")[1].unknown_references == (
+        "OfflineRecording/cartpole",
+    )
 
 
 def test_a_policy_comes_from_a_training_of_the_same_files() -> None:

@@ -8,7 +8,7 @@ from hindcast.api import spec_hash
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.loading import validate_resource
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt
-from hindcast_operator.manifests import sizes
+from hindcast_operator.manifests import compute_sizes
 
 
 def kinds(world: World) -> dict[str, str]:
@@ -155,7 +155,7 @@ def test_an_attempt_that_could_not_be_created_yet_is_the_spec_as_it_is_now() -> 
     create = world.turn().actions[0]
     assert isinstance(create, CreateAttempt)
     run = world.status["runs"][0]
-    assert world.status["resolved"] == sizes(create.resource, create.attempt.inputs).to_status()
+    assert world.status["resolved"] == compute_sizes(create.resource, create.attempt.inputs).to_status()
     assert world.status["resolved"]["pools"]["learner"]["pods"]["value"] == 3
     assert (run["image"], run["firstLearners"], run["specHash"]) == ("own:2", 3, create.attempt.spec_hash)
     assert run["specHash"] == spec_hash(validate_resource(world.manifest))

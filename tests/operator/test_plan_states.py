@@ -9,7 +9,7 @@ from plan_world import CHECKPOINT, DEFAULTS, REFERRING, World, pod, reference, r
 
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.defaults import RunDefaults
-from hindcast_operator.times import stamp
+from hindcast_operator.times import format_timestamp
 
 
 def kinds(world: World) -> dict[str, str]:
@@ -391,7 +391,7 @@ def test_losses_before_a_checkpoint_are_forgotten() -> None:
         assert world.status["runs"][0]["retries"] == 1
         world.up().tick(20).beat(checkpoint=CHECKPOINT).settle()  # that of the attempt before
         assert world.status["runs"][0]["retries"] == 1
-        saved = CHECKPOINT.model_copy(update={"saved": stamp(world.now)})
+        saved = CHECKPOINT.model_copy(update={"saved": format_timestamp(world.now)})
         world.beat(checkpoint=saved).settle()
         assert world.status["runs"][0]["retries"] == 0
     world.end("Lost", "WorkerLost").settle()

@@ -50,7 +50,7 @@ def recorded(tmp_path: Path) -> Callable[..., Dataset]:
 
     def record(units: Sequence[Sequence[int]], name: str = "data") -> Dataset:
         fake = FakeDataset(units)
-        spec = DataSpec.of_block(fake.blocks[0], OBSERVATION_SPACE, ACTION_SPACE)
+        spec = DataSpec.from_block(fake.blocks[0], OBSERVATION_SPACE, ACTION_SPACE)
         for number, block in enumerate(fake.blocks):
             with BlockWriter(resolve(tmp_path / name), spec, f"part-{number}") as writer:
                 writer.write(block)

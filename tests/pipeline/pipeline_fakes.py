@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from hindcast.datasets.units import EpisodePlace, Unit
+from hindcast.datasets.units import EpisodeLocation, Unit
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
 from hindcast.formats.spec import DataSpec
@@ -62,7 +62,7 @@ class FakeDataset:
             Unit(id=i, parts=(), lengths=block.length, nbytes=block.nbytes)
             for i, block in enumerate(self.blocks)
         ]
-        self.spec = DataSpec.of_block(self.blocks[0])
+        self.spec = DataSpec.from_block(self.blocks[0])
         self.digest = repr(units)
         self.num_episodes = sum(map(len, units))
         self.num_steps = int(firsts[-1])
@@ -77,8 +77,8 @@ class FakeDataset:
         }
         return block.with_columns(wanted)
 
-    def locate(self, unit: Unit, episode: int) -> EpisodePlace:
-        return EpisodePlace(f"file-{unit.id}.parquet", episode)
+    def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
+        return EpisodeLocation(f"file-{unit.id}.parquet", episode)
 
 
 def random_dataset(seed: int) -> FakeDataset:

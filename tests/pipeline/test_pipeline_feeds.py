@@ -10,7 +10,7 @@ from pipeline_fakes import KINDS, FakeDataset, loader_of
 
 from hindcast.episodes.batched import batch_dtype
 from hindcast.errors import DataError
-from hindcast.pipeline.mixed import MixedFeed
+from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_fakes import KINDS, FakeDataset, loader_of, random_dataset
 
-from hindcast.pipeline.items import sequences_in
+from hindcast.pipeline.items import count_sequences
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.share import Share
+from hindcast.pipeline.shard import Shard
 from hindcast.pipeline.window import Batch, Recipe
 from layers import examples
 
@@ -144,7 +144,7 @@ def with_states(dataset: FakeDataset, name: str = "state_out/h") -> FakeDataset:
 
 def items_per_unit(dataset: FakeDataset, needs: Needs) -> list[int]:
     of_each = (needs.seq_len, needs.burn_in, needs.stride)
-    return [int(sequences_in(unit.lengths, *of_each).sum()) for unit in dataset.units]
+    return [int(count_sequences(unit.lengths, *of_each).sum()) for unit in dataset.units]
 
 
 @examples(100)
@@ -263,7 +263,7 @@ def test_learners_share_the_sequences_of_a_batch():
     feeds = [KINDS["streaming"](loader_of(dataset, Recipe(needs), **order), 7) for _ in range(4)]
     with closing(feeds[0]), closing(feeds[1]), closing(feeds[2]), closing(feeds[3]):
         for _ in range(6):
-            parts = [feed.take(7, Share(rank, 3)) for rank, feed in enumerate(feeds[1:])]
+            parts = [feed.take(7, Shard(rank, 3)) for rank, feed in enumerate(feeds[1:])]
             for leaf, values in feeds[0].next().items():
                 assert torch.equal(torch.cat([part[leaf] for part in parts]), values)
 

@@ -6,10 +6,10 @@ from pipeline_fakes import ALL, block_of
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError
-from hindcast.pipeline.live_feed import Live, LiveFeed
+from hindcast.pipeline.live_feed import LiveFeed, LiveSource
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
-from hindcast.pipeline.share import Share
+from hindcast.pipeline.shard import Shard
 from hindcast.pipeline.window import Recipe, concat_batches
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3]]
@@ -48,7 +48,7 @@ class Training:
 def live_of(**options):
     """18 steps before the first update, and with every second one again: a play of four episodes."""
     defaults = {"timesteps_per_update": 9.0, "warmup": 18, "capacity": 60}
-    return Live("sampler", Playing(), Training(), **{**defaults, **options})
+    return LiveSource("sampler", Playing(), Training(), **{**defaults, **options})
 
 
 def feed_of(sampling="epochs", batch_size=10, seed=0, needs=None, updates=0, **options):
@@ -75,7 +75,9 @@ def same(one, other):
 def test_episodes_are_played_as_updates_are_made():
     feed = feed_of()
     learn(feed, 7)
-    assert feed._live.play.played == [(18 * number, range(4 * number, 4 * number + 4)) for number in range(4)]
+    assert feed._live.player.played == [
+        (18 * number, range(4 * number, 4 * number + 4)) for number in range(4)
+    ]
     assert feed.timesteps_played == 18 + 6 * 9
 
 
@@ -99,16 +101,16 @@ def test_returns_are_those_of_an_iteration():
     feed.next()
     blocks = [block_of([3 + index % 4], 1000 * index) for index in range(4)]
     assert feed.returns() == [block.columns["rewards"].sum() for block in blocks]
-    feed.count_anew()
+    feed.reset_returns()
     assert feed.returns() == []
 
 
 def test_closing_closes_what_plays():
     feed = feed_of()
     feed.next()
-    assert feed._live.play.is_open
+    assert feed._live.player.is_open
     feed.close()
-    assert not feed._live.play.is_open
+    assert not feed._live.player.is_open
 
 
 @both
@@ -148,7 +150,7 @@ def test_a_priority_that_is_no_number_is_found_after_further_episodes_too(wrong)
     feed.metrics()
     feed.prioritise(torch.full((10,), wrong))
     learn(feed, 4)
-    assert len(feed._live.play.played) > 1
+    assert len(feed._live.player.played) > 1
     for held in (feed.metrics, feed.tensors):
         with pytest.raises(DataError, match="A priority became NaN or infinite"):
             held()
@@ -171,7 +173,7 @@ def test_a_run_goes_on_exactly_where_it_was(sampling, done):
 def test_learners_share_what_one_draws():
     alone, ranks = feed_of(), [feed_of() for _ in range(2)]
     for _ in range(6):
-        parts = [feed.take(10, Share(rank, 2)) for rank, feed in enumerate(ranks)]
+        parts = [feed.take(10, Shard(rank, 2)) for rank, feed in enumerate(ranks)]
         assert same(concat_batches(parts), alone.next())
 
 
@@ -196,7 +198,7 @@ def test_a_mix_has_the_shares_that_were_asked_for(recorded):
     live = live_of(weight=0.3, timesteps_per_update=0.1)
 
     def made():
-        return OfflineData(sources, Needs(ALL), batch_size=2, seed=5, live=[live])
+        return OfflineData(sources, Needs(ALL), batch_size=2, seed=5, live_sources=[live])
 
     whole, resumed, found = made(), made(), []
     for number in range(10_000):
@@ -229,11 +231,11 @@ def test_what_live_samples_cannot_have_is_refused(recorded, needs, pipeline, sen
     sources = [Source("one", recorded(UNITS), 0.4)]
     spec = PipelineSpec.model_validate(pipeline)
     with pytest.raises(SpecError, match=sentence):
-        OfflineData(sources, Needs(ALL, **needs), batch_size=2, pipeline=spec, live=[live_of()])
+        OfflineData(sources, Needs(ALL, **needs), batch_size=2, pipeline=spec, live_sources=[live_of()])
 
 
 def test_live_samples_alone():
-    data = OfflineData([], Needs(ALL), batch_size=2, seed=5, live=[live_of()])
+    data = OfflineData([], Needs(ALL), batch_size=2, seed=5, live_sources=[live_of()])
     assert (data.epoch_size, data.updates_per_iteration) == (0, 1000)
     data.next()
     assert data.end({}).keys() == {"timers", "num_env_steps_sampled_lifetime", "env_runners"}

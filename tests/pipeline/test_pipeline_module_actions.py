@@ -15,7 +15,7 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
-from hindcast.models.connectors import Preprocessing
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.storage.location import resolve
@@ -41,7 +41,7 @@ def dataset(tmp_path: Path) -> MakeDataset:
             terminated=np.array([True]),
             truncated=np.array([False]),
         )
-        leaves = DataSpec.of_block(block).leaves
+        leaves = DataSpec.from_block(block).leaves
         spec = DataSpec(leaves, OBSERVATIONS, ACTIONS, normalized_actions=normalized)
         with BlockWriter(resolve(tmp_path / "data"), spec, "part") as writer:
             writer.write(block)

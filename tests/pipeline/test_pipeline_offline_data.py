@@ -11,11 +11,11 @@ from pipeline_fakes import ACTION_SPACE, OBSERVATION_SPACE, FakeDataset
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.prepare.opening import open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
-from hindcast.models.connectors import Preprocessing
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.targets import Targets
@@ -235,7 +235,7 @@ def test_a_connector_that_makes_what_cannot_be_learnt_from_is_refused(name, mess
     dataset = FakeDataset([[4]])
     (block,) = dataset.blocks
     dataset.blocks = [block.with_columns({**block.columns, "actions": np.array([0, 1, 0, 1])})]
-    dataset.spec = DataSpec.of_block(dataset.blocks[0], OBSERVATION_SPACE, gym.spaces.Discrete(2))
+    dataset.spec = DataSpec.from_block(dataset.blocks[0], OBSERVATION_SPACE, gym.spaces.Discrete(2))
     make_data(dataset).next()
     with pytest.raises(UserCodeError, match=f"after the connectors {name}: file-0.parquet, {message}"):
         make_data(dataset, connectors=[f"user_steps:{name}"]).next()
@@ -459,7 +459,7 @@ def test_a_position_among_other_batches_is_refused(options, weights, was, make_d
 
 def opened(folder):
     reading = Reading((str(folder),))
-    return Input(reading, found=ready(reading))
+    return Input(reading, opened_data=open_reading(reading))
 
 
 def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):
@@ -492,7 +492,7 @@ def test_connectors_in_the_references_form_keep_composite_leaves(make_data):
     for block in dataset.blocks:
         obs = block.columns.pop("obs")
         block.columns.update({"obs/camera": obs, "obs/speed": -obs})
-    dataset.spec = DataSpec.of_block(dataset.blocks[0], space, ACTION_SPACE)
+    dataset.spec = DataSpec.from_block(dataset.blocks[0], space, ACTION_SPACE)
     batch = make_data(dataset, connectors=["user_steps:NegateRewards"]).next()
     assert sorted(batch) == ["actions", "obs/camera", "obs/speed", "rewards"]
     assert torch.equal(batch["obs/camera"], -batch["obs/speed"])

@@ -70,14 +70,14 @@ def test_windows_keep_both_limits_unless_one_unit_exceeds_them(units, window_ste
         assert len(window.units) == 1 or (held[0] <= window_steps and held[1] <= window_bytes)
     for window, after in pairwise(windows):
         unit = after.units[0]
-        too_many = window.steps + steps[unit] > window_steps
+        too_many = window.num_steps + steps[unit] > window_steps
         too_large = sum(nbytes[u] for u in window.units) + nbytes[unit] > window_bytes
         assert too_many or too_large, "a window was closed although the next unit fitted"
 
 
 def test_a_unit_larger_than_the_window_is_one_of_its_own():
     order = order_of([10, 1000, 10], window_steps=50)
-    assert {window.steps for window in order.windows(0)} <= {10, 20, 1000}
+    assert {window.num_steps for window in order.windows(0)} <= {10, 20, 1000}
     assert any(window.units == (1,) for window in order.windows(0))
 
 
@@ -124,7 +124,7 @@ def test_with_replacement_draws_from_the_window_and_keeps_the_cursor_exact():
 
 @pytest.mark.parametrize("cursor", [0, 1, 50, 100, 1000])
 def test_distinct_items(cursor):
-    assert order_of([100]).distinct(cursor) == min(cursor, 100)
+    assert order_of([100]).num_distinct(cursor) == min(cursor, 100)
 
 
 @pytest.mark.parametrize("cursor", [0, 1, 150, 2000, 2050, 5000, 7321, 20_000])
@@ -135,14 +135,14 @@ def test_distinct_items_with_replacement_are_those_that_drawing_finds(cursor):
         for seed in range(5)
     ]
     order = order_of([20] * 250, window_steps=100, replacement=True)
-    assert order.distinct(cursor) == pytest.approx(np.mean(found), rel=0.01, abs=10)
+    assert order.num_distinct(cursor) == pytest.approx(np.mean(found), rel=0.01, abs=10)
 
 
 def test_distinct_items_do_not_depend_on_when_they_were_asked_for():
     order = order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True)
-    asked = [order.distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
+    asked = [order.num_distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
     fresh = [
-        order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True).distinct(cursor)
+        order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True).num_distinct(cursor)
         for cursor in (0, 30, 700, 699, 480, 2000)
     ]
     assert asked == fresh

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pipeline_fakes import FakeDataset
 
-from hindcast.models.connectors import Preprocessing
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import Recipe
 

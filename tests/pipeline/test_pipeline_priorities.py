@@ -44,7 +44,7 @@ def test_places_are_drawn_as_by_a_search_through_all(size, alpha, seed):
     random = np.random.default_rng(seed)
     ours, slowly = Priorities(size, alpha), Slowly(size, alpha)
     begin = int(random.integers(0, size))
-    ours.put(torch.full((begin,), ours.power(2.0)))
+    ours.fill(torch.full((begin,), ours.to_power(2.0)))
     slowly.set(range(begin), [2.0] * begin)
     for _ in range(5):
         places, priorities = random.integers(0, size, 20), random.normal(size=20) * 3

@@ -8,10 +8,10 @@ from pipeline_fakes import ALL, FakeDataset, loader_of
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.pipeline.draws import ReplayFeed
-from hindcast.pipeline.items import sequences_in
+from hindcast.pipeline.items import count_sequences
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
-from hindcast.pipeline.share import Share
+from hindcast.pipeline.shard import Shard
 from hindcast.pipeline.window import Recipe, concat_batches
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 def feed_of(sampling, batch_size=10, seed=0, units=UNITS, **needs):
     recipe, order = Recipe(Needs(ALL, sampling=sampling, **needs)), {}
     if "seq_len" in needs:
-        cut = [sequences_in(np.array(unit), needs["seq_len"], needs["burn_in"]) for unit in units]
+        cut = [count_sequences(np.array(unit), needs["seq_len"], needs["burn_in"]) for unit in units]
         order = {"items": np.array([count.sum() for count in cut])}
     return ReplayFeed(loader_of(FakeDataset(units), recipe, seed=seed, **order), batch_size)
 
@@ -93,7 +93,7 @@ def test_learners_draw_together_what_one_draws(sampling):
     alone, ranks = feed_of(sampling), [feed_of(sampling) for _ in range(3)]
     for _ in range(20):
         (expected,) = learn(alone, 1)
-        parts = [learn(feed, 1, Share(rank, 3))[0] for rank, feed in enumerate(ranks)]
+        parts = [learn(feed, 1, Shard(rank, 3))[0] for rank, feed in enumerate(ranks)]
         assert same(concat_batches(parts), expected)
         for feed in ranks if sampling == "prioritized" else ():
             feed.prioritise(torch.cat([errors(part) for part in parts]))

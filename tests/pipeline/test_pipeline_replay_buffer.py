@@ -69,7 +69,7 @@ def test_the_oldest_episodes_leave_whole(lengths, capacity, nbytes):
         ids = [name for each in store.blocks for name in each.eps_id]
         assert ids == [each.eps_id[0] for each in slowly]
         assert store.nbytes == sum(sizes)
-    assert store.evicted == sum(map(len, lengths)) - store.num_episodes
+    assert store.num_evicted == sum(map(len, lengths)) - store.num_episodes
     steps = np.random.default_rng(0).integers(0, store.num_steps, 20)
     found = store.rows("rewards", steps)
     expected = np.concatenate([each.columns["rewards"] for each in slowly])

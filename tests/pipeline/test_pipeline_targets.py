@@ -8,8 +8,8 @@ import pytest
 import torch
 from pipeline_fakes import KINDS, FakeDataset, loader_of
 
-from hindcast.models.connectors import Preprocessing
-from hindcast.pipeline.mixed import MixedFeed
+from hindcast.models.preprocessing import Preprocessing
+from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
@@ -132,8 +132,8 @@ def test_each_source_of_a_mix_has_targets_of_its_own(begin):
 def test_observations_of_a_window_are_as_in_batches(frames):
     dataset = FakeDataset(UNITS, obs_shape=(2, 2))
     preprocessing = Preprocessing(_box(), _box(), frame_stack=frames)
-    window = loader_of(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).everything(0)
-    found = window.over_observations(lambda batch: batch["obs"], most=7)
+    window = loader_of(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).load_all(0)
+    found = window.map_observations(lambda batch: batch["obs"], chunk_rows=7)
     batch = window.gather(torch.arange(window.num_steps))
     assert torch.equal(found[window.obs_row], batch["obs"])
     assert torch.equal(found[window.obs_row + 1], batch["new_obs"])

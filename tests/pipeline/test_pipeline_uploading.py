@@ -5,8 +5,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from hindcast.pipeline import uploading
-from hindcast.pipeline.uploading import upload
+from hindcast.pipeline import upload as upload_module
+from hindcast.pipeline.upload import upload
 
 ARRAYS = {"obs": np.ones((4, 3), np.float32), "rewards": np.arange(4.0)}
 
@@ -60,7 +60,7 @@ def test_a_gpu_copies_on_a_stream_of_its_own(monkeypatch):
         return copy(target, source)
 
     monkeypatch.setattr(torch, "get_device_module", lambda device: streams)
-    monkeypatch.setattr(uploading.torch, "empty_like", allocate)
+    monkeypatch.setattr(upload_module.torch, "empty_like", allocate)
     monkeypatch.setattr(torch.Tensor, "copy_", copied)
     tensors = upload(ARRAYS, torch.device("meta"))
     assert streams.asked == [

@@ -54,4 +54,4 @@ def test_arrays_are_views():
 @pytest.mark.parametrize("kind", [errors.DataError, errors.UserCodeError, errors.OutOfMemory])
 def test_a_mistake_keeps_its_class_and_sentence(kind):
     with pytest.raises(kind, match=r"^file a\.parquet, row 3: ä$"):
-        errors.raised(stored(kind("file a.parquet, row 3: ä")))
+        errors.unwrap(stored(kind("file a.parquet, row 3: ä")))

@@ -13,7 +13,7 @@ def commit(number: int, episodes: int, timesteps: int, first: int = 0) -> Commit
 def ranges_of(extent: Extent) -> list[range]:
     """All ranges of a recording of so many episodes."""
     found: list[range] = []
-    while (work := extent.next_work({}, set(range(len(found))))) is not None:
+    while (work := extent.next_range({}, set(range(len(found))))) is not None:
         assert work.number == len(found)
         found.append(work.indices)
     return found
@@ -29,7 +29,7 @@ class TestRangesOfEpisodes:
         extent = EpisodeExtent(total, width, rows_per_file)
         ranges = ranges_of(extent)
         assert [index for indices in ranges for index in indices] == list(range(total))
-        assert extent.ranges_left({}) == len(ranges)
+        assert extent.num_ranges_left({}) == len(ranges)
 
     @pytest.mark.parametrize(
         ("total", "width", "rows_per_file", "sizes"),
@@ -52,7 +52,7 @@ class TestRangesOfTimesteps:
     def indices(self, number: int, rows_per_file: int | None = None, mean_length: float = 200.0) -> range:
         """Of a range, once range 0 has shown how long episodes are."""
         first = {} if number == 0 else {0: commit(0, episodes=10, timesteps=round(10 * mean_length))}
-        work = TimestepExtent(10**6, 8, rows_per_file).next_work(first, set(range(1, number)))
+        work = TimestepExtent(10**6, 8, rows_per_file).next_range(first, set(range(1, number)))
         assert work is not None
         assert work.number == number
         return work.indices
@@ -76,36 +76,36 @@ class TestEpisodeExtent:
     def test_gives_each_range_out_once(self) -> None:
         given: set[int] = set()
         numbers = []
-        while (work := self.extent.next_work({}, given)) is not None:
+        while (work := self.extent.next_range({}, given)) is not None:
             numbers.append((work.number, len(work.indices)))
             given.add(work.number)
         assert numbers == [(0, 32), (1, 32), (2, 6)]
 
     def test_goes_on_with_what_is_missing(self) -> None:
-        work = self.extent.next_work({0: commit(0, 32, 640), 2: commit(2, 6, 90)}, set())
+        work = self.extent.next_range({0: commit(0, 32, 640), 2: commit(2, 6, 90)}, set())
         assert work is not None
         assert (work.number, work.indices) == (1, range(32, 64))
 
     def test_counts_what_is_committed(self) -> None:
         commits = {0: commit(0, 32, 640), 2: commit(2, 6, 90)}
-        assert (self.extent.done(commits), self.extent.total, self.extent.unit) == (38, 70, "episodes")
+        assert (self.extent.num_done(commits), self.extent.total, self.extent.unit) == (38, 70, "episodes")
 
 
 class TestTimestepExtent:
     extent: Extent = TimestepExtent(5000, width=8, rows_per_file=None)
 
     def test_only_range_0_until_its_lengths_are_known(self) -> None:
-        work = self.extent.next_work({}, set())
+        work = self.extent.next_range({}, set())
         assert work is not None
         assert work.number == 0
-        assert self.extent.next_work({}, {0}) is None
+        assert self.extent.next_range({}, {0}) is None
 
     def test_ends_when_the_unbroken_prefix_reaches_the_total(self) -> None:
         commits = {0: commit(0, 32, 2000), 2: commit(2, 32, 4000)}
-        assert self.extent.done(commits) == 2000
-        work = self.extent.next_work(commits, set())
+        assert self.extent.num_done(commits) == 2000
+        work = self.extent.next_range(commits, set())
         assert work is not None
         assert work.number == 1
         commits[1] = commit(1, 32, 100)
-        assert self.extent.done(commits) == 6100
-        assert self.extent.next_work(commits, set()) is None
+        assert self.extent.num_done(commits) == 6100
+        assert self.extent.next_range(commits, set()) is None

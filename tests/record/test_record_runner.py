@@ -17,13 +17,13 @@ from hindcast.api import EnvironmentSpec, ModelSpec
 from hindcast.datasets.validate import check_block
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomActor
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.seeding import reset_seed
-from support import CARTPOLE, WALK, by_position, episode_hashes, make_policy
+from support import CARTPOLE, WALK, add_position_dependence, episode_hashes, make_policy
 
 COMPOSITE = {"id": "toy_environments:Composite"}
 CONTINUOUS = {"id": "toy_environments:Continuous"}
@@ -33,7 +33,7 @@ def random_policy(environment: dict[str, Any]) -> RandomActor:
     spec = EnvironmentSpec.model_validate(environment)
     made = make_environment(spec)
     made.close()
-    return RandomActor(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), spec))
+    return RandomActor(Preprocessing.from_specs(made.observation_space, made.action_space, ModelSpec(), spec))
 
 
 def play(
@@ -129,7 +129,7 @@ def actor(name: str) -> Actor:
     policy = make_policy(environment, **model)
     if name == "filtered":
         policy.preprocessing.update({"obs": np.random.default_rng(0).normal(3, 2, (50, 4)).astype("f4")})
-    return by_position(policy) if name == "by position" else policy
+    return add_position_dependence(policy) if name == "by position" else policy
 
 
 class TestIndependence:
@@ -431,7 +431,7 @@ def test_a_block_of_episodes_fits_its_spaces() -> None:
     assert isinstance(policy, Policy)
     check_block(
         block,
-        DataSpec.of_block(block),
+        DataSpec.from_block(block),
         policy.observation_space,
         policy.preprocessing.action_space,
         lambda episode: ("file", episode),

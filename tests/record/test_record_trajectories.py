@@ -23,7 +23,7 @@ def play(lengths: list[list[int]], steps: int) -> dict[tuple[int, int], np.ndarr
         history.set_last("last", np.full((width, 2), step, dtype=np.float64))
         for slot, own in enumerate(lengths):
             if playing[slot] < len(own) and history.length(slot) == own[playing[slot]]:
-                cut = history.cut(slot)
+                cut = history.extract(slot)
                 np.testing.assert_array_equal(cut["last"][:, 1], cut["x"] - slot * 1_000_000)
                 cuts[slot, playing[slot]] = cut["x"]
                 playing[slot] += 1
@@ -55,7 +55,7 @@ def test_a_cut_does_not_change_with_later_steps() -> None:
     history = Trajectories(1)
     history.begin(0)
     history.append({"x": np.array([1.0])})
-    cut = history.cut(0)
+    cut = history.extract(0)
     history.begin(0)
     history.append({"x": np.array([2.0])})
     history.set_last("x", np.array([9.0]))
@@ -70,10 +70,10 @@ def test_memory_follows_the_longest_episode_not_the_number_of_steps() -> None:
     for step in range(20_000):
         history.append({"x": np.zeros(2)})
         if step % 50 == 49:
-            assert len(history.cut(0)["x"]) == 50
+            assert len(history.extract(0)["x"]) == 50
             history.begin(0)
         if step % 300 == 299:
-            assert len(history.cut(1)["x"]) == 300
+            assert len(history.extract(1)["x"]) == 300
             history.begin(1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

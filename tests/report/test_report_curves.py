@@ -145,7 +145,7 @@ def test_spans_and_sizes_are_in_units_people_use():
         "0.42 s", "8.1 s", "1 min 0 s", "2 min 4 s", "3 h 12 min",
     ]  # fmt: skip
     assert [formatting.size(n) for n in (512, 1536, 3 << 20)] == ["512 B", "1.5 KiB", "3.0 MiB"]
-    assert [formatting.share(s) for s in (0, 0.0004, 0.004, 0.512, 1)] == [
+    assert [formatting.as_percentage(s) for s in (0, 0.0004, 0.004, 0.512, 1)] == [
         "0 %",
         "< 0.1 %",
         "0.4 %",

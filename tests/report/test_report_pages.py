@@ -88,7 +88,7 @@ def record(folder="data", action_space=None, episodes=40):
         truncated=np.zeros(episodes, bool),
     )
     space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    spec = DataSpec.of_block(block, space, action_space, "CartPole-v1")
+    spec = DataSpec.from_block(block, space, action_space, "CartPole-v1")
     writer = BlockWriter(resolve(folder), spec, "part")
     writer.write(block)
     write_manifest(resolve(folder), Manifest(spec=spec.to_json(), files=writer.close()))

@@ -86,7 +86,7 @@ class TestOnAnObjectStore:
         log.append(result(300, loss=0.25))
         (tmp_path / "tensorboard").mkdir()
         for entry in resolve(memory_path).child("tensorboard").list():
-            (tmp_path / "tensorboard" / entry.relative).write_bytes(entry.location.read_bytes())
+            (tmp_path / "tensorboard" / entry.relative_path).write_bytes(entry.location.read_bytes())
         expected = [(iteration, 0.5) for iteration in range(1, 300)] + [(300, 0.25)]
         assert scalars(tmp_path, "learners/default_policy/total_loss") == expected
 

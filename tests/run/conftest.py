@@ -21,7 +21,7 @@ def recalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Episodes of an expert who remembers the cue."""
     folder = tmp_path_factory.mktemp("recalled")
     blocks = Block.concat([expert_episode(number) for number in range(200)])
-    spec = DataSpec.of_block(blocks, Recall.observation_space, Recall.action_space, RECALL)
+    spec = DataSpec.from_block(blocks, Recall.observation_space, Recall.action_space, RECALL)
     with BlockWriter(resolve(folder), spec, "all") as writer:
         writer.write(blocks)
     return folder

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+from fake_cuda_graph import FakeCudaGraph
 from hindcast import AlgorithmConfig
 from hindcast.algorithms import REGISTRY
 from hindcast.api import load_resources
@@ -22,13 +23,12 @@ from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
 from hindcast.learn.update_graphs import GRAPHS, CudaGraph
 from hindcast.models.policy_files import WEIGHTS
-from hindcast.run import offline
-from hindcast.run.carry_out import carry_out
+from hindcast.run import offline_trainer
+from hindcast.run.execute import execute
 from hindcast.run.interruption import Interruption
 from layers import repeats
-from nothing_read import NothingRead
-from support import After, MemoryReporter, record, recording, train, training
-from tape import Tape
+from no_device_reads import NoDeviceReads
+from support import MemoryReporter, StopAfter, record, recording, train, training
 
 FILES = Path(__file__).parents[1] / "learn"
 SIZE = 24
@@ -207,7 +207,7 @@ def test_goes_on_bit_for_bit(
 ) -> None:
     for updates in (13, 5):  # in the middle of an iteration and of a window, and once more after going on
         with pytest.raises(Interrupted):
-            fit(name, tmp_path, data, After(updates), residentBudget=budget)
+            fit(name, tmp_path, data, StopAfter(updates), residentBudget=budget)
     assert fit(name, tmp_path, data, residentBudget=budget) == resident[name]
 
 
@@ -219,7 +219,7 @@ def test_an_update_reads_nothing_from_the_device(
     move = Learner._moved
 
     def moved(*arguments: Any) -> Any:
-        with NothingRead():
+        with NoDeviceReads():
             return move(*arguments)
 
     monkeypatch.setattr(Learner, "_moved", moved)
@@ -236,11 +236,11 @@ def test_recorded_updates_are_what_they_would_be_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No number of Python's changes from update to update: an update repeated in place does what the next would."""
-    launched: Counter[Tape] = Counter()
+    launched: Counter[FakeCudaGraph] = Counter()
 
     class TapeGraph(CudaGraph):
         def __init__(self, *_: Any) -> None:
-            self._tape = Tape()
+            self._tape = FakeCudaGraph()
 
         def warm_up(self, call: Callable[[], Any]) -> Any:
             return call()
@@ -251,7 +251,7 @@ def test_recorded_updates_are_what_they_would_be_otherwise(
 
         def launch(self) -> None:
             if launched[self._tape]:  # recording has run it once
-                self._tape.play()
+                self._tape.replay()
             launched[self._tape] += 1
 
     if torch.cuda.is_available():  # recorded are those of `resident`
@@ -272,10 +272,10 @@ def test_compiled_it_goes_on_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the backend that needs no compiler, and does not change the order of a sum."""
-    monkeypatch.setattr(offline, "compile_losses", partial(compile_losses, backend="aot_eager"))
+    monkeypatch.setattr(offline_trainer, "compile_losses", partial(compile_losses, backend="aot_eager"))
     spec = {**spec_of(name), "input": inputs_of(name, data), "learners": {"compile": True}}
     with pytest.raises(Interrupted):
-        train(training(tmp_path, "", **spec), After(13))
+        train(training(tmp_path, "", **spec), StopAfter(13))
     train(training(tmp_path, "", **spec))
     assert fitted(tmp_path) == resident[name]
 
@@ -298,7 +298,7 @@ def test_is_named_in_a_file(
     if ":" in CASES[name].path:
         del document["spec"]["config"]
     (tmp_path / "training.yaml").write_text(yaml.safe_dump(document))
-    carry_out(load_resources(tmp_path / "training.yaml"), MemoryReporter())
+    execute(load_resources(tmp_path / "training.yaml"), MemoryReporter())
     assert fitted(tmp_path / "runs") == resident[name]
 
 

@@ -18,7 +18,7 @@ from hindcast.errors import DataError, SpecError, UserError
 from hindcast.formats.dataset_folder.commits import Commit, file_stem, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.spec import DataSpec
-from hindcast.run.carry_out import carry_out
+from hindcast.run.execute import execute
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, record, recording
 
@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> Callable[..., None]:
             text = text.replace(old, new)
         file = tmp_path / "train.yaml"
         file.write_text(text)
-        carry_out(load_resources(file), MemoryReporter())
+        execute(load_resources(file), MemoryReporter())
 
     return carried_out
 
@@ -62,7 +62,7 @@ def changed(walks: Path, folder: Path, change: Callable[[dict[str, np.ndarray]],
     change(columns)
     location = resolve(folder)
     block = block.with_columns(columns)
-    spec = DataSpec.of_block(block, None, dataset.spec.action_space, None)
+    spec = DataSpec.from_block(block, None, dataset.spec.action_space, None)
     with BlockWriter(location, spec, file_stem(0, "a"), max_rows_per_file=8) as writer:
         writer.write(block)
         files = writer.close()

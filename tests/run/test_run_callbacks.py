@@ -12,7 +12,7 @@ from hindcast import BCConfig, Callbacks, PPOConfig
 from hindcast.errors import Interrupted, SpecError, UserCodeError
 from hindcast.report.results import read_results
 from hindcast.storage.location import resolve
-from support import WALK, After, read_all, record, recording, train, training
+from support import WALK, StopAfter, read_all, record, recording, train, training
 
 HERE = "test_run_callbacks"
 
@@ -115,7 +115,7 @@ def test_a_training_tells_them(walks: Path, tmp_path: Path, events: list[str]) -
     evaluated = {"environment": WALK, "evaluation": {"interval": 2, "duration": 2}}
     resource = training(tmp_path, walks, **spec("CallLog", **evaluated))
     with pytest.raises(Interrupted):
-        train(resource, After(20))
+        train(resource, StopAfter(20))
     train(resource)
     first, again = events[: events.index("loaded 2") - 1], events[events.index("loaded 2") - 1 :]
     assert first == ["init 0", "result 1", "start 2", "end of 2 2", "result 2"]

@@ -14,12 +14,12 @@ import pytest
 from hindcast.api import load_resources
 from hindcast.api.loading import Loaded
 from hindcast.errors import DataError, Interrupted, SpecError
-from hindcast.run.carry_out import InFiles, carry_out, carry_out_training
+from hindcast.run.execute import FileReferences, execute, execute_training
 from hindcast.run.inputs import inputs_of
-from hindcast.run.interruption import Interruption, interruptible
-from hindcast.run.placement import HERE
+from hindcast.run.interruption import Interruption, catch_signals
+from hindcast.run.placement import LOCAL
 from hindcast.run.planning import plan
-from hindcast.threads import processors
+from hindcast.threads import num_processors
 from support import WALK, MemoryReporter, record, recording, training
 
 RECORDING = """\
@@ -78,7 +78,7 @@ class TestMistakes:
     def test_one_of_several_is_named(self, load: Load, reporter: MemoryReporter) -> None:
         loaded = load(("recording", "first", "{random: {}}"), ("training", "clone", "path: missing"))
         with pytest.raises(DataError, match=r"file\.yaml:11: OfflineTraining/clone: .*missing"):
-            carry_out(loaded, reporter)
+            execute(loaded, reporter)
 
     def test_a_fields_line_is_named(self, load: Load, tmp_path: Path, reporter: MemoryReporter) -> None:
         record(recording(tmp_path / "data"))
@@ -86,7 +86,7 @@ class TestMistakes:
         with pytest.raises(
             DataError, match=r"file\.yaml:10: OfflineTraining/clone: spec\.initialCheckpoint: missing "
         ):
-            carry_out(load(("training", "clone", given)), reporter)
+            execute(load(("training", "clone", given)), reporter)
 
     def test_what_does_not_fit_the_spaces_is_found_before_another_resource_works(
         self, load: Load, reporter: MemoryReporter
@@ -96,14 +96,14 @@ class TestMistakes:
         with pytest.raises(
             SpecError, match=r"file\.yaml:\d+: OfflineTraining/cloned: spec\.model\.distribution"
         ):
-            carry_out(loaded, reporter)
+            execute(loaded, reporter)
         assert not reporter.outcomes
 
 
 class TestOrder:
     @pytest.mark.slow
     def test_what_is_referred_to_comes_first(self, load: Load, reporter: MemoryReporter) -> None:
-        outcomes = carry_out(load(*CHAIN), reporter)
+        outcomes = execute(load(*CHAIN), reporter)
         assert [outcome.resource for outcome in outcomes] == [
             "OfflineRecording/first",
             "OfflineTraining/clone",
@@ -117,9 +117,9 @@ class TestOrder:
 
     @pytest.mark.slow
     def test_the_second_time_all_is_finished(self, load: Load, reporter: MemoryReporter) -> None:
-        carry_out(load(*CHAIN), reporter)
+        execute(load(*CHAIN), reporter)
         stages = len(reporter.stages)
-        outcomes = carry_out(load(*CHAIN), reporter)
+        outcomes = execute(load(*CHAIN), reporter)
         assert [outcome.state for outcome in outcomes] == ["AlreadyFinished"] * 3
         assert len(reporter.stages) == stages
 
@@ -128,12 +128,12 @@ class TestOrder:
             ("recording", "a", "{trainingRef: {name: b}}"), ("training", "b", "recordingRef: {name: a}")
         )
         with pytest.raises(SpecError, match=r"a → OfflineTraining/b|b → OfflineRecording/a"):
-            carry_out(resources, reporter)
+            execute(resources, reporter)
 
     def test_a_training_that_is_not_there(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(("recording", "a", "{trainingRef: {name: b}}"), ("training", "c", "path: x"))
         with pytest.raises(SpecError, match=r"trainingRef.*no OfflineTraining named 'b'.*files define c"):
-            carry_out(resources, reporter)
+            execute(resources, reporter)
 
     def test_what_is_wrong_with_the_last_is_said_before_the_first_begins(
         self, load: Load, reporter: MemoryReporter, tmp_path: Path
@@ -141,7 +141,7 @@ class TestOrder:
         source = "recordingRef: {name: first}\n      format: Images"
         resources = load(("recording", "first", "{random: {}}"), ("training", "clone", source))
         with pytest.raises(SpecError, match=r"spec\.input\[0\]\.format is Images"):
-            carry_out(resources, reporter)
+            execute(resources, reporter)
         assert not (tmp_path / "first").exists()
 
 
@@ -157,9 +157,9 @@ class TestInterruption:
 
         before = signal.getsignal(signal.SIGINT)
         with pytest.raises(Interrupted, match="run the same command again"):
-            carry_out(load(*CHAIN), Stopping())
+            execute(load(*CHAIN), Stopping())
         assert signal.getsignal(signal.SIGINT) is before
-        assert all(outcome.state == "Succeeded" for outcome in carry_out(load(*CHAIN), MemoryReporter()))
+        assert all(outcome.state == "Succeeded" for outcome in execute(load(*CHAIN), MemoryReporter()))
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_the_first_signal_asks_and_the_second_has_its_usual_effect(self, number: signal.Signals) -> None:
@@ -171,7 +171,7 @@ class TestInterruption:
 
         before = signal.signal(number, usual)
         try:
-            with interruptible() as interruption:
+            with catch_signals() as interruption:
                 interruption.check()
                 os.kill(os.getpid(), number)
                 with pytest.raises(Interrupted):
@@ -188,7 +188,7 @@ class TestPlan:
         self, load: Load, reporter: MemoryReporter, tmp_path: Path
     ) -> None:
         resources = load(*CHAIN)
-        carry_out([loaded for loaded in resources if loaded.resource.metadata.name == "first"], reporter)
+        execute([loaded for loaded in resources if loaded.resource.metadata.name == "first"], reporter)
         before = sorted(tmp_path.rglob("*"))
         others = [loaded.resource for loaded in resources]
         found = plan(others[1], others)  # type: ignore[arg-type]
@@ -202,11 +202,11 @@ class TestPlan:
 
 
 def test_replicas_are_clamped_to_the_machine_and_it_says_so() -> None:
-    assert HERE.replicas(1, "runners") == (1, None)
-    count, note = HERE.replicas(10_000, "runners")
-    assert count == processors()
+    assert LOCAL.replicas(1, "runners") == (1, None)
+    count, note = LOCAL.replicas(10_000, "runners")
+    assert count == num_processors()
     assert note is not None
-    assert f"10000 runners clamped to {processors()}" in note
+    assert f"10000 runners clamped to {num_processors()}" in note
 
 
 @pytest.mark.slow
@@ -225,7 +225,9 @@ def test_dqn_trains_from_old_sample_batches_and_its_report_shows_mean_q(tmp_path
         config={"trainBatchSizePerLearner": 32},
         pipeline={"datasetNumItersPerLearner": 5},
     )
-    outcome = carry_out_training(resource, inputs_of(resource, InFiles({})), MemoryReporter(), Interruption())
+    outcome = execute_training(
+        resource, inputs_of(resource, FileReferences({})), MemoryReporter(), Interruption()
+    )
     assert (tmp_path / "runs/test/r1/plots/value.png").exists()
     assert outcome.report is not None
     assert "Mean Q" in Path(outcome.report).read_text()

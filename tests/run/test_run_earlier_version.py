@@ -15,13 +15,13 @@ from safetensors.numpy import load_file
 from hindcast.algorithms.bc import BC
 from hindcast.api.loading import load_resources
 from hindcast.datasets.prepare import job
-from hindcast.datasets.prepare.making import Maker
 from hindcast.datasets.prepare.opening import open_data
-from hindcast.datasets.prepare.partitions import PREPARED
+from hindcast.datasets.prepare.partitions import PREPARED_FILE
+from hindcast.datasets.prepare.preparer import Preparer
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import read_commits
-from hindcast.run.carry_out import carry_out
+from hindcast.run.execute import execute
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, episode_hashes, leftovers, read_all, record, recording, train
 
@@ -97,7 +97,7 @@ def test_an_interrupted_recording_becomes_the_whole_one(written):
 
 
 def test_prepared_data_are_found_again(written, monkeypatch):
-    monkeypatch.setattr(Maker, "make", lambda *_: pytest.fail("they were prepared again"))
+    monkeypatch.setattr(Preparer, "prepare", lambda *_: pytest.fail("they were prepared again"))
     before = {path: path.stat().st_mtime_ns for path in written.rglob("cache/**/*")}
     hashes, _ = prepared_hashes("scrambled")
     assert hashes == EXPECTED["scrambled"]
@@ -112,7 +112,7 @@ def test_an_interrupted_preparation_resumes(written, monkeypatch, source):
     hashes, folder = prepared_hashes(source)
     assert hashes == EXPECTED[source]
     assert set(Path("cache/prepared").iterdir()) == set(begun)
-    assert leftovers(folder) == [PREPARED]
+    assert leftovers(folder) == [PREPARED_FILE]
     commits = read_commits(resolve(folder))
     assert {number: commits[number] for number in (0, 1)} == begun[folder]
     assert len(commits) > 2
@@ -140,7 +140,7 @@ def test_a_training_on_columns_is_refused_rather_than_resumed_with_other_batches
         r"cannot be resumed: the data in .*, or how Hindcast prepares them, have changed .* higher spec"
     )
     with pytest.raises(DataError, match=sentence):
-        carry_out(load_resources(["in_place.yaml"]), MemoryReporter())
+        execute(load_resources(["in_place.yaml"]), MemoryReporter())
     assert batches == []
 
 

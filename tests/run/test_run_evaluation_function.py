@@ -11,8 +11,8 @@ import pytest
 from hindcast import BCConfig
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.errors import SpecError, UserCodeError, UserError
-from hindcast.run.evaluations import EvaluationFunction
-from hindcast.user_code import give
+from hindcast.run.training_evaluation import EvaluationFunction
+from hindcast.user_code import register_object
 from support import make_policy
 
 HERE = Path(__file__)
@@ -60,7 +60,7 @@ def alone(policy: Any) -> Any:
 
 
 def results(function: Any) -> dict[str, Any]:
-    made = EvaluationFunction(give(function), EnvironmentSpec(**CARTPOLE), explore=False)
+    made = EvaluationFunction(register_object(function), EnvironmentSpec(**CARTPOLE), explore=False)
     return made(make_policy(CARTPOLE), 0, "the algorithm")
 
 

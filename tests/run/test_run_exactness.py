@@ -10,10 +10,10 @@ import pytest
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.run.expert import iterate_and_evaluate
-from hindcast.run.online import online_trainer
+from hindcast.run.online_trainer import make_online_trainer
 from hindcast.run.trainer import Trainer
 from hindcast.storage.location import resolve
-from support import by_position, recording, train, training
+from support import add_position_dependence, recording, train, training
 
 
 def test_an_experts_training_in_pieces_is_the_training_in_one(tmp_path: Path) -> None:
@@ -28,8 +28,8 @@ def test_an_experts_training_in_pieces_is_the_training_in_one(tmp_path: Path) ->
     spec, evaluator = resource.spec.policy.train, EnvEvaluator(resource.spec.environment, 2, explore=True)
 
     def fresh() -> Trainer:
-        made = online_trainer(resource, spec, width=4)
-        by_position(made.policy)
+        made = make_online_trainer(resource, spec, width=4)
+        add_position_dependence(made.policy)
         return made
 
     def evaluations(trainer: Trainer, iterations: int) -> list[Any]:

@@ -12,10 +12,10 @@ import pytest
 from hindcast.api import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.errors import OutputConflict
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
-from hindcast.run.export_folder import refuse_other_files
+from hindcast.run.export_folder import refuse_foreign_files
 from hindcast.run.exporting import Format, export_policy
 from hindcast.storage.location import resolve
 from support import record, recording, train, training
@@ -28,7 +28,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy's own files."""
     folder = tmp_path_factory.mktemp("policy") / "saved"
     model = ModelSpec.model_validate({"fcnetHiddens": [4]})
-    preprocessing = Preprocessing.of(OBSERVATION, ACTION, model, EnvironmentSpec(id="None-v0"))
+    preprocessing = Preprocessing.from_specs(OBSERVATION, ACTION, model, EnvironmentSpec(id="None-v0"))
     Policy(build_module(OBSERVATION, ACTION, model, value=True), preprocessing, OBSERVATION, ACTION).save(
         folder
     )
@@ -132,7 +132,7 @@ def test_what_a_killed_export_left_is_not_in_the_way(tmp_path: Path, module: Pat
 
 def test_elsewhere_than_on_this_machine(module: Path) -> None:
     folder = resolve("memory://export-folder/out")
-    refuse_other_files(folder, ["policy.json"])
+    refuse_foreign_files(folder, ["policy.json"])
     export_policy(module, str(folder), "safetensors")
     export_policy(module, str(folder), "safetensors")
     folder.child("policy.json").write_bytes(b"mine")

@@ -21,8 +21,8 @@ from hindcast.api import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.algorithm import ModelInputs
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
 from hindcast.onnx_policy import OnnxPolicy
 from hindcast.run.exporting import export_policy
@@ -70,7 +70,7 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
 def policy_of(name: str) -> Policy:
     observation, action, options = POLICIES[name]
     model = ModelSpec.model_validate({"fcnetHiddens": [8], **options})
-    preprocessing = Preprocessing.of(observation, action, model, EnvironmentSpec(id="None-v0"))
+    preprocessing = Preprocessing.from_specs(observation, action, model, EnvironmentSpec(id="None-v0"))
     torch.manual_seed(0)
     module = build_module(preprocessing.observation_space, preprocessing.action_space, model, value=True)
     with torch.no_grad():
@@ -88,8 +88,8 @@ def test_onnx_acts_as_the_policy_over_whole_episodes(tmp_path: Path, name: str) 
     own = policy_of(name)
     own.save(tmp_path / "module")
     done = export_policy(tmp_path / "module", tmp_path / "out")
-    assert done.difference is not None
-    assert done.difference <= 1e-5
+    assert done.max_difference is not None
+    assert done.max_difference <= 1e-5
     exported = OnnxPolicy(tmp_path / "out")
     own.observation_space.seed(1)
     for _ in range(2):
@@ -133,7 +133,7 @@ OTHERS: list[tuple[str, gym.Space, dict[str, Any]]] = [
 
 def policy_from(algorithm: str, space: gym.Space, config: dict[str, Any]) -> Policy:
     model = ModelSpec.model_validate({"fcnetHiddens": [8]})
-    preprocessing = Preprocessing.of(VECTOR, space, model, EnvironmentSpec(id="None-v0"))
+    preprocessing = Preprocessing.from_specs(VECTOR, space, model, EnvironmentSpec(id="None-v0"))
     torch.manual_seed(1)
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
     return Policy(build(algorithm, config).networks(inputs)["policy"].eval(), preprocessing, VECTOR, space)
@@ -152,7 +152,7 @@ def test_policies_of_algorithms_act_the_same(
 ) -> None:
     own = policy_from(algorithm, space, config)
     own.save(tmp_path / "module")
-    assert (export_policy(tmp_path / "module", tmp_path / "out").difference or 0.0) <= 1e-5
+    assert (export_policy(tmp_path / "module", tmp_path / "out").max_difference or 0.0) <= 1e-5
     exported = OnnxPolicy(tmp_path / "out")
     VECTOR.seed(1)
     for step in range(7):
@@ -163,7 +163,7 @@ def test_policies_of_algorithms_act_the_same(
 def test_a_users_recurrent_module(tmp_path: Path) -> None:
     model = ModelSpec.model_validate({"moduleClass": "module_toys:Sums"})
     seen = gym.spaces.Box(-2, 2, (4,))
-    preprocessing = Preprocessing.of(seen, BOX, model, EnvironmentSpec(id="None-v0"))
+    preprocessing = Preprocessing.from_specs(seen, BOX, model, EnvironmentSpec(id="None-v0"))
     spaces = preprocessing.observation_space, preprocessing.action_space
     torch.manual_seed(0)
     own = Policy(build_module(*spaces, model, value=False).eval(), preprocessing, seen, BOX)
@@ -221,13 +221,13 @@ def test_a_trained_run_acts_the_same_over_whole_episodes_of_its_environment(
 def test_a_torch_program(tmp_path: Path, name: str) -> None:
     policy_of(name).save(tmp_path / "module")
     done = export_policy(tmp_path / "module", tmp_path / "out", "torch")
-    assert done.difference is not None
+    assert done.max_difference is not None
     assert [Path(file).name for file in done.files] == ["policy.json", "policy.pt2"]
 
 
 def test_a_torch_program_of_a_flow(tmp_path: Path) -> None:
     policy_from("FQL", BOX, {"actionChunk": 3}).save(tmp_path / "module")
-    assert export_policy(tmp_path / "module", tmp_path / "out", "torch").difference is not None
+    assert export_policy(tmp_path / "module", tmp_path / "out", "torch").max_difference is not None
 
 
 def test_the_policys_own_files(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ print(Policy.load(sys.argv[1])([0.0, 0.0, 0.0]))
 def test_what_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy_of("squashed").save(tmp_path / "module")
     monkeypatch.setattr(
-        "hindcast.models.exported._ActionsToEnv.forward",
+        "hindcast.models.exported_policy._ActionsToEnv.forward",
         lambda _, actions: {leaf: rows * 3 for leaf, rows in actions.items()},
     )
     with pytest.raises(DataError, match="acts differently from the original: an action differs by"):

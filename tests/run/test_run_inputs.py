@@ -11,8 +11,8 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.pipeline.training_config import TrainingConfig
-from hindcast.run.carry_out import InFiles, train_here
-from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
+from hindcast.run.execute import FileReferences, train_locally
+from hindcast.run.inputs import inputs_of, open_inputs, sources_of
 from hindcast.run.interruption import Interruption
 from support import WALK, MemoryReporter, make_policy, record, recording, training
 
@@ -34,11 +34,13 @@ def test_columns_that_only_some_have_are_left_out(
     both = [{"path": str(path), **share} for path in expert_and_random]
     resource = training(tmp_path / "runs", "", environment=WALK, input=both)
     reporter = MemoryReporter()
-    outcome, inputs = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
+    outcome, inputs = train_locally(
+        resource, inputs_of(resource, FileReferences({})), reporter, Interruption()
+    )
     assert outcome.state == "Succeeded"
     assert "not all inputs have the columns action_dist_inputs, so they are left out" in reporter.notes
     (source,) = sources_of(inputs)
-    assert source.dataset.spec.required == {"obs", "actions", "rewards", "action_logp"}
+    assert source.dataset.spec.required_leaves == {"obs", "actions", "rewards", "action_logp"}
 
 
 def test_the_best_of_one_beside_another_without_rewards(
@@ -47,8 +49,8 @@ def test_the_best_of_one_beside_another_without_rewards(
     expert, random = map(str, expert_and_random)
     both = [{"path": expert, "top": 0.5}, {"path": random, "columns": ["obs", "actions"]}]
     resource = training(tmp_path / "runs", "", environment=WALK, input=both)
-    (source,) = sources_of(ready_inputs(resource, inputs_of(resource, InFiles({}))))
-    assert source.dataset.spec.required == {"obs", "actions"}
+    (source,) = sources_of(open_inputs(resource, inputs_of(resource, FileReferences({}))))
+    assert source.dataset.spec.required_leaves == {"obs", "actions"}
     assert source.dataset.num_episodes == 1.5 * open_dataset(random).num_episodes
     assert "rewards" not in source.dataset.read(source.dataset.units[0]).columns
 
@@ -60,7 +62,9 @@ def test_with_weights_each_keeps_its_columns(
     both = [{"path": str(path), "weight": 1.0} for path in expert_and_random]
     resource = training(tmp_path / "runs", "", environment=WALK, input=both, evaluation=judged)
     reporter = MemoryReporter()
-    outcome, inputs = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
+    outcome, inputs = train_locally(
+        resource, inputs_of(resource, FileReferences({})), reporter, Interruption()
+    )
     assert outcome.state == "Succeeded"
     assert "action_dist_inputs" in inputs[0].dataset.spec.leaves
     assert not any("left out" in note for note in reporter.notes)
@@ -83,7 +87,9 @@ def test_a_class_that_reads_has_the_options_that_a_pre_learner_has(tmp_path: Pat
         pipeline = {field: f"{__name__}:{kind.__name__}", "datasetNumItersPerLearner": 3}
         config = {"lr": 0.5, "trainBatchSizePerLearner": 16}
         resource = training(tmp_path, "rows", environment=WALK, pipeline=pipeline, config=config, seed=7)
-        asked[field] = TrainingConfig(inputs_of(resource, InFiles({}))[0].reading.options.mapper_given)
+        asked[field] = TrainingConfig(
+            inputs_of(resource, FileReferences({}))[0].reading.options.mapper_training
+        )
     for found in asked.values():
         assert (found.seed, found.lr, found.train_batch_size_per_learner) == (7, 0.5, 16)
         assert (found.input_, found.dataset_num_iters_per_learner) == ("rows", 3)

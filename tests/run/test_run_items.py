@@ -13,7 +13,7 @@ from hindcast.errors import Interrupted, UserError
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
-from support import After, train, training
+from support import StopAfter, train, training
 
 TOYS: dict[str, dict[str, Any]] = {
     "LambdaReturns": {},
@@ -26,7 +26,7 @@ TOYS: dict[str, dict[str, Any]] = {
 toys = pytest.mark.parametrize("toy", [toy for toy in TOYS if "rioritised" not in toy])
 
 
-class Dies(After):
+class Dies(StopAfter):
     """Ends the training without a checkpoint, as a kill does."""
 
     def check(self) -> None:
@@ -36,7 +36,7 @@ class Dies(After):
             raise RuntimeError("killed") from None
 
 
-stops = pytest.mark.parametrize("stop", [After, Dies])
+stops = pytest.mark.parametrize("stop", [StopAfter, Dies])
 
 
 def fit(
@@ -74,7 +74,7 @@ def test_resident_and_streaming_are_one_training(toy: str, walks: Path, tmp_path
 @pytest.mark.parametrize("residency", ["Resident", "Streaming"])
 @stops
 def test_a_training_that_was_stopped_is_the_one_that_was_not(
-    toy: str, residency: str, stop: type[After], walks: Path, tmp_path: Path
+    toy: str, residency: str, stop: type[StopAfter], walks: Path, tmp_path: Path
 ) -> None:
     whole = fit(toy, tmp_path / "whole", walks, residency=residency)
     for updates in (13, 12):  # a stop within an iteration, and one more after going on
@@ -84,7 +84,9 @@ def test_a_training_that_was_stopped_is_the_one_that_was_not(
 
 
 @stops
-def test_a_training_on_draws_by_priority_goes_on_too(stop: type[After], walks: Path, tmp_path: Path) -> None:
+def test_a_training_on_draws_by_priority_goes_on_too(
+    stop: type[StopAfter], walks: Path, tmp_path: Path
+) -> None:
     whole = fit("PrioritisedQ", tmp_path / "whole", walks)
     for updates in (13, 12):
         with pytest.raises((Interrupted, RuntimeError)):

@@ -13,11 +13,11 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source
-from hindcast.run.carry_out import InFiles, train_here
-from hindcast.run.held_out import as_one, split_off
+from hindcast.run.execute import FileReferences, train_locally
+from hindcast.run.final_evaluation import load_set_aside
+from hindcast.run.held_out_evaluation import merge_datasets, split_episodes
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
-from hindcast.run.last_evaluation import episodes_set_aside
 from support import MemoryReporter, recording, train, training
 
 SET_ASIDE = {"offline": {"heldOut": 0.4, "heldOutSeed": 3, "setAside": 0.25}}
@@ -30,7 +30,7 @@ def ids(dataset: Dataset) -> set[str]:
 def test_the_episodes_of_a_run_are_those_of_its_split(tmp_path: Path, walks: Path) -> None:
     train(training(tmp_path, walks, evaluation=SET_ASIDE))
     rest, aside = open_dataset(walks).split(0.25, seed=3)
-    assert ids(episodes_set_aside(tmp_path / "test/r1/module")) == ids(aside)
+    assert ids(load_set_aside(tmp_path / "test/r1/module")) == ids(aside)
     assert not ids(rest) & ids(aside)
 
 
@@ -50,12 +50,12 @@ def test_what_one_source_holds_out_is_trained_on_in_none(
     whole = open_dataset(walks)
     sources = [Source("best", whole.filter(top=0.5)), Source("whole", whole)]
     offline = OfflineEvaluationSpec(held_out=0.25, set_aside=0.25, held_out_seed=seed)
-    rests, shares = split_off(sources, offline, field)
+    rests, shares = split_episodes(sources, offline, field)
     assert [share.num_episodes for share in shares] == [5, 10]
     assert ids(shares[0]) != ids(shares[1]) & ids(sources[0].dataset), "there is nothing to leave out"
     out = ids(shares[0]) | ids(shares[1])
     assert [ids(rest.dataset) for rest in rests] == [ids(source.dataset) - out for source in sources]
-    assert ids(as_one(shares, "Rename")) == out
+    assert ids(merge_datasets(shares, "Rename")) == out
 
 
 def test_the_data_of_a_recording_are_to_be_named(tmp_path: Path, walks: Path) -> None:
@@ -63,11 +63,11 @@ def test_the_data_of_a_recording_are_to_be_named(tmp_path: Path, walks: Path) ->
     source = {"path": None, "recording_ref": Reference(name="test")}
     inputs = [resource.spec.input[0].model_copy(update=source)]
     resource = resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": inputs})})
-    references = InFiles({"OfflineRecording/test": recording(walks)})
-    train_here(resource, inputs_of(resource, references), MemoryReporter(), Interruption())
+    references = FileReferences({"OfflineRecording/test": recording(walks)})
+    train_locally(resource, inputs_of(resource, references), MemoryReporter(), Interruption())
     with pytest.raises(
         SpecError, match=r"needs the data that OfflineTraining/test was trained on: .*inputs \(1\) with"
     ):
-        episodes_set_aside(tmp_path / "test/r1")
-    named = episodes_set_aside(tmp_path / "test/r1", [str(walks)])
+        load_set_aside(tmp_path / "test/r1")
+    named = load_set_aside(tmp_path / "test/r1", [str(walks)])
     assert ids(named) == ids(open_dataset(walks).split(0.25, seed=3)[1])

@@ -17,11 +17,11 @@ from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Source
-from hindcast.pipeline.share import Share
-from hindcast.run.offline import offline_trainer
-from hindcast.run.placement import HERE, learner_device
+from hindcast.pipeline.shard import Shard
+from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.placement import LOCAL, learner_device
 from hindcast.run.trainer import Trainer
-from support import After, MemoryReporter, train, training
+from support import MemoryReporter, StopAfter, train, training
 
 
 @pytest.fixture
@@ -96,14 +96,14 @@ class TestDataWorkers:
     def test_none_are_needed(self) -> None:
         """A learner then reads for itself; and so does this machine, whatever it is asked for."""
         assert isinstance(pools().data_workers(DataWorkersSpec(replicas=0)), Local)
-        assert isinstance(HERE.data_workers(DataWorkersSpec(replicas=4)), Local)
+        assert isinstance(LOCAL.data_workers(DataWorkersSpec(replicas=4)), Local)
 
     def test_are_named_by_the_plan(self, tmp_path: Path, walks: Path) -> None:
-        trainer = offline_trainer(
+        trainer = make_offline_trainer(
             training(tmp_path, walks), [Source(str(walks), open_dataset(walks))], pools()
         )
         assert trainer.experience.plan()["executor"] == "DataWorkers"
-        trainer = offline_trainer(training(tmp_path, walks), [Source(str(walks), open_dataset(walks))])
+        trainer = make_offline_trainer(training(tmp_path, walks), [Source(str(walks), open_dataset(walks))])
         assert trainer.experience.plan()["executor"] == "Local"
 
 
@@ -112,9 +112,9 @@ class TestGlobalBatch:
         """Interrupted with two learners in the resource, continued with five, then with one."""
         stop = {"updates": 12}
         with pytest.raises(Interrupted):
-            train(training(tmp_path, walks, learners={"replicas": 2}, stop=stop), After(5))
+            train(training(tmp_path, walks, learners={"replicas": 2}, stop=stop), StopAfter(5))
         with pytest.raises(Interrupted):
-            train(training(tmp_path, walks, learners={"replicas": 5}, stop=stop), After(3))
+            train(training(tmp_path, walks, learners={"replicas": 5}, stop=stop), StopAfter(3))
         outcome = train(training(tmp_path, walks, stop=stop))
         assert outcome.metrics["timesteps"] == 12 * 64
         whole = train(training(tmp_path / "whole", walks, learners={"replicas": 2}, stop=stop))
@@ -124,7 +124,7 @@ class TestGlobalBatch:
         """Deleted and applied again with two learners: the new resource's status knows nothing of the first one."""
         spec: dict[str, Any] = {"stop": {"iterations": 4}, "pipeline": {"dataWorkers": {"replicas": 0}}}
         with pytest.raises(Interrupted):
-            train(training(tmp_path, walks, **spec), After(20))
+            train(training(tmp_path, walks, **spec), StopAfter(20))
         outcome = train(training(tmp_path, walks, learners={"replicas": 2}, **spec), placement=pools())
         whole = train(training(tmp_path / "whole", walks, **spec))
         assert outcome.metrics["updates"] == whole.metrics["updates"]
@@ -134,7 +134,7 @@ class TestGlobalBatch:
     def test_that_is_not_the_checkpoints_is_refused(self, tmp_path: Path, walks: Path) -> None:
         """Where `spec.json` was lost, the folder is claimed anew by a resource with other learners."""
         with pytest.raises(Interrupted):
-            train(training(tmp_path, walks), After(5))
+            train(training(tmp_path, walks), StopAfter(5))
         (tmp_path / "test/r1/spec.json").unlink()
         sentence = (
             "the timesteps of a batch were 32 when the checkpoint was written and are 64 now; restore that"
@@ -150,7 +150,7 @@ class TestGlobalBatch:
         assert train(second).metrics["timesteps"] == 32
 
     def test_shared_unevenly_is_said(self, tmp_path: Path, walks: Path) -> None:
-        trainer = in_group(training(tmp_path, walks), walks, Share(0, 3), first_learners=2)
+        trainer = in_group(training(tmp_path, walks), walks, Shard(0, 3), first_learners=2)
         assert trainer.notes == [
             "3 learners share the batch of 64 timesteps, fixed when the run began with 2",
             "64 timesteps over 3 learners: parts differ by one and are weighted by size",
@@ -160,7 +160,7 @@ class TestGlobalBatch:
 
     def test_smaller_than_the_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, and a batch has 32 timesteps"):
-            in_group(training(tmp_path, walks), walks, Share(0, 40), first_learners=1)
+            in_group(training(tmp_path, walks), walks, Shard(0, 40), first_learners=1)
 
 
 def pools() -> Pools:
@@ -168,11 +168,11 @@ def pools() -> Pools:
     return Pools(attempt)
 
 
-def in_group(resource: Any, data: Path, share: Share, first_learners: int) -> Trainer:
+def in_group(resource: Any, data: Path, share: Shard, first_learners: int) -> Trainer:
     from hindcast.learn.group import Group
 
     group = Group()
-    group.share = share
-    return offline_trainer(
+    group.shard = share
+    return make_offline_trainer(
         resource, [Source(str(data), open_dataset(data))], group=group, first_learners=first_learners
     )

@@ -12,10 +12,10 @@ import torch
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import Interrupted, SpecError
 from hindcast.models.policy import Policy
-from hindcast.run.offline import offline_trainer
+from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.planning import plan
 from hindcast.run.trainer import Trainer
-from support import WALK, After, episode_hashes, read_all, record, recording, train, training
+from support import WALK, StopAfter, episode_hashes, read_all, record, recording, train, training
 
 SAMPLER = {"timestepsPerUpdate": 3, "warmupTimesteps": 30}
 
@@ -34,7 +34,7 @@ def playing(folder: Path, **spec: Any) -> OfflineTraining:
 
 
 def begun(resource: OfflineTraining) -> Trainer:
-    trainer = offline_trainer(resource, [])
+    trainer = make_offline_trainer(resource, [])
     trainer.begin()
     return trainer
 
@@ -124,7 +124,7 @@ def test_an_expert_is_the_same_however_often_it_is_stopped(
 
     record(expert(tmp_path / "whole"))
     with pytest.raises(Interrupted):
-        record(expert(tmp_path / "parted"), After(1))
+        record(expert(tmp_path / "parted"), StopAfter(1))
     record(expert(tmp_path / "parted"))
     assert episode_hashes(read_all(tmp_path / "whole")) == episode_hashes(read_all(tmp_path / "parted"))
     log = (tmp_path / "whole/_hindcast/policy/results.jsonl").read_text().splitlines()

@@ -16,8 +16,8 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.formats.spec import DataSpec
-from hindcast.run.carry_out import carry_out
-from hindcast.run.offline import make_algorithm
+from hindcast.run.execute import execute
+from hindcast.run.offline_trainer import make_algorithm
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, read_all, record, recording, train, training
 
@@ -48,7 +48,7 @@ def refused(tmp_path: Path, old: str, new: str) -> str:
     file = tmp_path / "training.yaml"
     file.write_text(TRAINING.replace(old, new))
     with pytest.raises(SpecError) as error:
-        carry_out(load_resources(file), MemoryReporter())
+        execute(load_resources(file), MemoryReporter())
     return sentence_of(error).replace(str(tmp_path), "")
 
 
@@ -80,7 +80,7 @@ def test_a_wrong_resource(tmp_path: Path, old: str, new: str, said: list[str]) -
 
 
 def write(folder: Path, block: Block) -> Path:
-    with BlockWriter(resolve(folder), DataSpec.of_block(block), "000000-test") as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block), "000000-test") as writer:
         writer.write(block)
     return folder
 
@@ -102,7 +102,7 @@ def test_a_start_from_nothing_is_refused_before_data_are_looked_at(tmp_path: Pat
     file = tmp_path / "training.yaml"
     file.write_text(TRAINING + "  initialCheckpoint: DOES_NOT_EXIST\n")
     with pytest.raises(DataError) as error:
-        carry_out(load_resources(file), MemoryReporter())
+        execute(load_resources(file), MemoryReporter())
     assert re.search(
         r"training\.yaml:\d+: OfflineTraining/clone: spec\.initialCheckpoint: ", sentence_of(error)
     )

@@ -15,11 +15,11 @@ from hindcast.algorithms import REGISTRY, build
 from hindcast.api.model import ModelSpec
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import ModelInputs, needs_for, new_networks
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule
+from hindcast.run.ineffective_fields import notes_on_ineffective_fields
 from hindcast.run.trainer import notes_on_policy
-from hindcast.run.without_effect import notes_on
 from support import training
 
 VECTOR = gym.spaces.Box(-1, 1, (3,))
@@ -100,7 +100,7 @@ def built(name: str, case: Case, actions: gym.Space[Any], options: Mapping[str, 
     """None where the algorithm refuses these options."""
     algorithm, model = build(name, SMALL.get(name, {})), ModelSpec.model_validate({**case.model, **options})
     try:
-        preprocessing = Preprocessing.of(case.space, actions, model)
+        preprocessing = Preprocessing.from_specs(case.space, actions, model)
         inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
         nets = new_networks(algorithm, inputs, seed=0)
         module = cast(RLModule, nets["policy"])
@@ -119,7 +119,7 @@ def wrong(name: str, case: Case, actions: gym.Space[Any]) -> Iterator[str]:
         after = built(name, case, actions, {option: value}) if option.startswith(case.tried) else None
         if before and after:
             resource = training("runs", "data", model={**case.model, option: value})
-            notes = notes_on(resource, is_one_machine=True)
+            notes = notes_on_ineffective_fields(resource, is_one_machine=True)
             notes += notes_on_policy(after.policy, resource.spec.model)
             if (f"spec.model.{option}" in [note.split()[0] for note in notes]) != after.equals(before):
                 yield option

@@ -21,20 +21,20 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted, SpecError
 from hindcast.evaluate import offline
-from hindcast.evaluate.cloned import CloneFit
+from hindcast.evaluate.behaviour_clone import CloneFit
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Source
 from hindcast.record import environments
-from hindcast.run.carry_out import InFiles, carry_out_training
+from hindcast.run.execute import FileReferences, execute_training
 from hindcast.run.exporting import export_policy
-from hindcast.run.held_out import opened
+from hindcast.run.held_out_evaluation import open_evaluation_data
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
-from support import After, MemoryReporter, read_all, record, recording, train, training
+from support import MemoryReporter, StopAfter, read_all, record, recording, train, training
 from toy_pipeline import Noting
 
 CONFIG = {"lr": 0.01, "trainBatchSizePerLearner": 32}
@@ -49,7 +49,7 @@ def nowhere(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     spaces = recorded.observation_space, recorded.action_space
     block = read_all(walks)
     block = replace(block, eps_id=np.array([f"there-{eps_id}" for eps_id in block.eps_id], dtype=object))
-    with BlockWriter(resolve(folder), DataSpec.of_block(block, *spaces, "Lost-v7"), "s") as writer:
+    with BlockWriter(resolve(folder), DataSpec.from_block(block, *spaces, "Lost-v7"), "s") as writer:
         writer.write(block)
     return folder
 
@@ -94,7 +94,7 @@ def test_a_training_without_an_environment_anywhere_ends_well(
         explore=True,
         modelUpdates=5,
     )
-    outcome = carry_out_training(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
+    outcome = execute_training(resource, inputs_of(resource, FileReferences({})), reporter, Interruption())
     (said,) = evaluations(tmp_path)
     assert said["estimated_return"] == said["estimates"]["wis"]["value"]
     low, high = said["estimates"]["wis"]["interval"]
@@ -175,8 +175,8 @@ def test_judging_changes_nothing_of_the_training_and_happens_once_when_it_is_due
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as once:
-        counted = Mock(wraps=offline.Judge.report)
-        once.setattr(offline.Judge, "report", lambda *given: counted(*given))  # noqa: PLW0108
+        counted = Mock(wraps=offline.OfflineEvaluator.evaluate)
+        once.setattr(offline.OfflineEvaluator, "evaluate", lambda *given: counted(*given))  # noqa: PLW0108
         train(judged(tmp_path / "often", walks, interval=2, stop={"iterations": 5}))
     assert counted.call_count == 2
     assert ["evaluation" in line for line in lines(tmp_path / "often")] == [False, True, False, True, False]
@@ -192,7 +192,7 @@ def test_interruptions_change_nothing(tmp_path: Path, walks: Path, looks: list[i
     train(judged(tmp_path / "whole", walks, **asked))
     for number in looks:
         with pytest.raises(Interrupted):
-            train(judged(tmp_path / "parts", walks, **asked), After(number))
+            train(judged(tmp_path / "parts", walks, **asked), StopAfter(number))
     train(judged(tmp_path / "parts", walks, **asked))
     assert evaluations(tmp_path / "parts") == evaluations(tmp_path / "whole")
     best = [
@@ -207,7 +207,7 @@ def test_a_run_that_is_killed_while_it_is_judged_has_the_same_evaluations(
 ) -> None:
     asked = {"estimates": ["wis"], "explore": True, "stop": {"iterations": 4}}
     train(judged(tmp_path / "whole", walks, **asked))
-    report, calls = offline.Judge.report, iter(range(99))
+    report, calls = offline.OfflineEvaluator.evaluate, iter(range(99))
 
     def killed(*given: Any) -> Any:
         if next(calls) == 2:
@@ -215,7 +215,7 @@ def test_a_run_that_is_killed_while_it_is_judged_has_the_same_evaluations(
         return report(*given)
 
     with monkeypatch.context() as kills, pytest.raises(KeyboardInterrupt):
-        kills.setattr(offline.Judge, "report", killed)
+        kills.setattr(offline.OfflineEvaluator, "evaluate", killed)
         train(judged(tmp_path / "killed", walks, **asked))
     train(judged(tmp_path / "killed", walks, **asked))
     assert evaluations(tmp_path / "killed") == evaluations(tmp_path / "whole")
@@ -321,7 +321,7 @@ def test_data_of_its_own_are_not_trained_on_in_part(walks: Path, columns: tuple[
     reading = Reading((str(walks),), options=ReadOptions(columns=columns))
     best = Source("best", open_data(reading).filter(top=0.2))
     with pytest.raises(SpecError, match=r"of which episode .* is trained on"):
-        opened(OfflineEvaluationSpec(input=[str(walks)]), [best])
+        open_evaluation_data(OfflineEvaluationSpec(input=[str(walks)]), [best])
 
 
 @pytest.mark.parametrize(

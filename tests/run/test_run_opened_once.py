@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hindcast.datasets import footers
+from hindcast.datasets import file_index
 from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.report import writing
-from hindcast.run.carry_out import InFiles, carry_out_training
+from hindcast.run.execute import FileReferences, execute_training
 from hindcast.run.inputs import inputs_of
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import Location
@@ -48,7 +48,7 @@ def counted(recorded: Path, plain: Path, monkeypatch: pytest.MonkeyPatch) -> Cou
         return call
 
     monkeypatch.setattr(Location, "list", counting(Location.list))
-    monkeypatch.setattr(footers, "open_parquet", counting(footers.open_parquet))
+    monkeypatch.setattr(file_index, "open_parquet", counting(file_index.open_parquet))
     return found
 
 
@@ -65,8 +65,8 @@ def test_by_a_training_and_its_report(
     monkeypatch.setattr(writing, "write_page", lambda _, page: pages.append(page))  # drawing takes seconds
     both = [{"path": str(recorded)}, {"path": str(plain)}]
     resource = training(tmp_path / "runs", recorded, environment=WALK, input=both)
-    inputs = inputs_of(resource, InFiles({}))
-    carry_out_training(resource, inputs, MemoryReporter(), Interruption())
+    inputs = inputs_of(resource, FileReferences({}))
+    execute_training(resource, inputs, MemoryReporter(), Interruption())
     assert [section.title for section in pages[0].sections][1:] == [
         f"The data: {recorded}",
         f"The data: {plain}",

@@ -12,11 +12,21 @@ import pytest
 from hindcast import PPOConfig, RLModuleSpec
 from hindcast.errors import DataError, Interrupted, SpecError, UserCodeError, UserError
 from hindcast.models.policy import Policy
-from hindcast.run.carry_out import InFiles, check_early
-from hindcast.run.evaluation import evaluate_checkpoint
+from hindcast.run.checkpoint_evaluation import evaluate_checkpoint
+from hindcast.run.execute import FileReferences, check_early
 from hindcast.run.interruption import Interruption
 from module_toys import Net
-from support import WALK, After, MemoryReporter, episode_hashes, read_all, record, recording, train, training
+from support import (
+    WALK,
+    MemoryReporter,
+    StopAfter,
+    episode_hashes,
+    read_all,
+    record,
+    recording,
+    train,
+    training,
+)
 
 NET = {"moduleClass": "module_toys:Net", "moduleOptions": {"units": 6, "dropout": 0.3}}
 
@@ -46,7 +56,7 @@ def test_a_training_in_pieces_is_the_training_in_one(walks: Path, tmp_path: Path
     whole = fit(tmp_path / "whole", walks)
     for updates in (4, 3):
         with pytest.raises(Interrupted):
-            fit(tmp_path / "parted", walks, After(updates))
+            fit(tmp_path / "parted", walks, StopAfter(updates))
     parted = fit(tmp_path / "parted", walks)
     assert parted.digest == whole.digest
     assert isinstance(parted.module, Net)
@@ -59,7 +69,7 @@ def test_dropout_goes_on_where_it_was(walks: Path, tmp_path: Path) -> None:
     spec["evaluation"] = {"interval": 1, "duration": 3}
     whole = fit(tmp_path / "whole", walks, **spec)
     with pytest.raises(Interrupted):
-        fit(tmp_path / "parted", walks, After(5), **spec)
+        fit(tmp_path / "parted", walks, StopAfter(5), **spec)
     assert fit(tmp_path / "parted", walks, **spec).digest == whole.digest
     assert fit(tmp_path / "alone", walks, **{**spec, "evaluation": None}).digest == whole.digest
 
@@ -98,7 +108,7 @@ def test_it_is_recorded_and_evaluated_by_name(trained: Path, tmp_path: Path) -> 
     resource = recording(tmp_path / "one", policy=policy, duration={"episodes": 12})
     record(resource)
     with pytest.raises(Interrupted):
-        record(recording(tmp_path / "two", policy=policy, duration={"episodes": 12}), After(5))
+        record(recording(tmp_path / "two", policy=policy, duration={"episodes": 12}), StopAfter(5))
     record(recording(tmp_path / "two", policy=policy, duration={"episodes": 12}))
     assert episode_hashes(read_all(tmp_path / "one")) == episode_hashes(read_all(tmp_path / "two"))
     assert evaluate_checkpoint(trained, episodes=2, module_class="module_toys:Net").report.returns
@@ -153,7 +163,7 @@ def test_it_is_found_missing_before_anything_runs(tmp_path: Path) -> None:
     expert = {"train": {"model": missing, "stop": {"iterations": 1}}}
     for resource in (training(tmp_path, "data", model=missing), recording(tmp_path / "out", policy=expert)):
         with pytest.raises(SpecError, match="there is no module 'nowhere'"):
-            check_early(resource, InFiles({}))
+            check_early(resource, FileReferences({}))
 
 
 def test_the_builder_trains_saves_and_restores_it(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from hindcast import BCConfig
 from hindcast.errors import DataError, OutputConflict, SpecError
-from hindcast.run.carry_out import InFiles, train_here
-from hindcast.run.inputs import inputs_of, ready_inputs
+from hindcast.run.execute import FileReferences, train_locally
+from hindcast.run.inputs import inputs_of, open_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from support import WALK, MemoryReporter, record, recording, training
@@ -39,7 +39,7 @@ def scrambled(tmp_path: Path) -> Path:
 
 
 def train(resource: Any, reporter: MemoryReporter) -> Any:
-    outcome, _ = train_here(resource, inputs_of(resource, InFiles({})), reporter, Interruption())
+    outcome, _ = train_locally(resource, inputs_of(resource, FileReferences({})), reporter, Interruption())
     return outcome
 
 
@@ -58,7 +58,7 @@ def test_units_of_actions_are_noted_unless_the_space_has_no_floats(tmp_path: Pat
     }
     resource = training(tmp_path / "run", tmp_path / "a.jsonl", **spaces)
     reporter = MemoryReporter()
-    ready_inputs(resource, inputs_of(resource, InFiles({})), reporter)
+    open_inputs(resource, inputs_of(resource, FileReferences({})), reporter)
     assert (
         any("actions are read in the environment's units" in note for note in reporter.notes) != is_discrete
     )
@@ -162,7 +162,7 @@ def test_a_config_has_nothing_to_do_with_a_run_folder_of_its_name(
 def test_mapped_formats_need_the_class_that_reads_them(tmp_path: Path) -> None:
     resource = training(tmp_path / "run", tmp_path, input=[{"path": str(tmp_path), "format": "Images"}])
     with pytest.raises(SpecError, match=r"spec.input\[0\].format is Images: name the class .*preLearner"):
-        inputs_of(resource, InFiles({}))
+        inputs_of(resource, FileReferences({}))
 
 
 def test_spaces_that_nobody_says_are_asked_for_before_data_are_prepared(

@@ -23,15 +23,15 @@ from hindcast.errors import DataError, Interrupted, OutputConflict, SpecError, S
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.models.policy import Policy
-from hindcast.record import recorded, recorder
+from hindcast.record import recorder, recording_prefix
 from hindcast.run import recording as recording_module
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 from support import (
     CARTPOLE,
     WALK,
-    After,
     MemoryReporter,
+    StopAfter,
     episode_hashes,
     leftovers,
     make_policy,
@@ -187,7 +187,7 @@ class TestTimesteps:
             raise KilledError
 
         resource = recording(tmp_path / "data", duration={"timesteps": self.LENGTHS_TOTAL})
-        place = recording_module if hasattr(recording_module, step) else recorded
+        place = recording_module if hasattr(recording_module, step) else recording_prefix
 
         def killed_before_it_commits(*given: Any) -> None:
             with monkeypatch.context() as inner:
@@ -217,7 +217,7 @@ class TestResuming:
     ) -> None:
         resource = recording(tmp_path, output={"maxRowsPerFile": 8})
         with pytest.raises(Interrupted):
-            record(resource, After(20))
+            record(resource, StopAfter(20))
         assert set(read_commits(resolve(tmp_path))) == {0}
         record(resource, reporter=reporter)
         assert any("resum" in note for note in reporter.notes)
@@ -227,7 +227,7 @@ class TestResuming:
     def test_committed_ranges_are_not_made_again(self, tmp_path: Path) -> None:
         resource = recording(tmp_path)
         with pytest.raises(Interrupted):
-            record(resource, After(20))
+            record(resource, StopAfter(20))
         before = {name: data for name, data in files(tmp_path).items() if name.endswith(".parquet")}
         record(resource)
         after = files(tmp_path)
@@ -245,7 +245,7 @@ class TestResuming:
     def test_progress_counts_what_was_there(self, tmp_path: Path, reporter: MemoryReporter) -> None:
         resource = recording(tmp_path)
         with pytest.raises(Interrupted):
-            record(resource, After(20))
+            record(resource, StopAfter(20))
         record(resource, reporter=reporter)
         done = [stage.done for stage in reporter.stages]
         assert done == sorted(done)
@@ -281,7 +281,7 @@ class TestResuming:
 
     def test_of_another_spec_is_refused_when_it_is_unfinished_too(self, tmp_path: Path) -> None:
         with pytest.raises(Interrupted):
-            record(recording(tmp_path), After(20))
+            record(recording(tmp_path), StopAfter(20))
         with pytest.raises(OutputConflict, match="the spec changed"):
             record(recording(tmp_path, seed=1))
 
@@ -318,7 +318,7 @@ class TestResuming:
         for spec, name in zip(specs, ("first", "second"), strict=True):
             data = tmp_path / f"{name}-data"
             with pytest.raises(Interrupted):
-                record(recording(data, **specs[0]), After(0))
+                record(recording(data, **specs[0]), StopAfter(0))
             with monkeypatch.context() as patch:
                 patch.setattr(f"hindcast.run.recording.{killed_at}", Mock(side_effect=KeyboardInterrupt))
                 with pytest.raises(KeyboardInterrupt):
@@ -335,7 +335,7 @@ class TestResuming:
         spec = {"policy": {"checkpoint": {"path": str(tmp_path / "policy")}}}
         for name, looks in (("data", 0), ("late", 20)):
             with pytest.raises(Interrupted):
-                record(recording(tmp_path / name, **spec), After(looks))
+                record(recording(tmp_path / name, **spec), StopAfter(looks))
         before = files(tmp_path / "data")
         late = {name: data for name, data in files(tmp_path / "late").items() if name not in before}
         assert len(late) == 2  # a range and its commit
@@ -371,7 +371,7 @@ class TestOnExisting:
     def test_fail_goes_on_with_its_own_unfinished_run(self, tmp_path: Path) -> None:
         resource = recording(tmp_path, output={"onExisting": "Fail"})
         with pytest.raises(Interrupted):
-            record(resource, After(20))
+            record(resource, StopAfter(20))
         assert record(resource).state == "Succeeded"
 
     def test_replace_deletes_what_was_recorded_and_nothing_else(self, tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ class TestOnExisting:
 
     def test_replace_of_an_unfinished_one(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(Interrupted):
-            record(recording(tmp_path, seed=1), After(20))
+            record(recording(tmp_path, seed=1), StopAfter(20))
         record(recording(tmp_path, output={"onExisting": "Replace", "maxRowsPerFile": 8}))
         assert list(episode_hashes(read_all(tmp_path)).values()) == list(
             episode_hashes(read_all(walks)).values()
@@ -419,7 +419,7 @@ class TestOnExisting:
     def test_replace_goes_on_with_its_own_run(self, tmp_path: Path) -> None:
         resource = recording(tmp_path, output={"onExisting": "Replace"})
         with pytest.raises(Interrupted):
-            record(resource, After(20))
+            record(resource, StopAfter(20))
         before = set(read_commits(resolve(tmp_path)))
         reporter = MemoryReporter()
         record(resource, reporter=reporter)
@@ -451,7 +451,7 @@ class TestFolder:
     def test_that_is_read_only(self, small_disk: Callable[[str], Path]) -> None:
         folder = small_disk("size=4m") / "data"
         with pytest.raises(Interrupted):
-            record(recording(folder), After(20))
+            record(recording(folder), StopAfter(20))
         small_disk("remount,ro")
         with pytest.raises(StorageError, match=rf"{folder}.*read-only"):
             record(recording(folder))
@@ -463,7 +463,7 @@ class TestFolder:
 
     def test_with_a_damaged_commit(self, tmp_path: Path) -> None:
         with pytest.raises(Interrupted):
-            record(recording(tmp_path), After(20))
+            record(recording(tmp_path), StopAfter(20))
         (tmp_path / "_hindcast/commits/000000.json").write_text("{")
         with pytest.raises(DataError, match=r"000000\.json.*delete it"):
             record(recording(tmp_path))
@@ -485,7 +485,7 @@ class TestPolicy:
         spec = {"policy": {"checkpoint": {"path": str(tmp_path / "policy")}}}
         record(recording(tmp_path / "whole", **spec))
         with pytest.raises(Interrupted):
-            record(recording(tmp_path / "data", **spec), After(20))
+            record(recording(tmp_path / "data", **spec), StopAfter(20))
         shutil.rmtree(tmp_path / "policy")
         record(recording(tmp_path / "data", **spec))
         hashes = episode_hashes(read_all(tmp_path / "whole"))
@@ -540,7 +540,7 @@ class TestLeftovers:
     def test_of_a_killed_expert_are_removed(self, tmp_path: Path) -> None:
         resource = recording(tmp_path, policy={"train": TRAIN})
         with pytest.raises(Interrupted):
-            record(resource, After(2))
+            record(resource, StopAfter(2))
         policy = tmp_path / "_hindcast/policy"
         for place in ("", "module", "checkpoints", "checkpoints/checkpoint-000000002/module"):
             (policy / place).mkdir(parents=True, exist_ok=True)
@@ -578,11 +578,11 @@ class TestFailure:
 
     def test_readers_see_only_what_is_committed(self, tmp_path: Path) -> None:
         with pytest.raises(Interrupted):
-            record(recording(tmp_path), After(3))
+            record(recording(tmp_path), StopAfter(3))
         with pytest.raises(DataError, match="committed no episodes yet"):
             open_dataset(str(tmp_path))
         with pytest.raises(Interrupted):
-            record(recording(tmp_path), After(20))
+            record(recording(tmp_path), StopAfter(20))
         assert open_dataset(str(tmp_path)).num_episodes == 16
 
 
@@ -601,7 +601,7 @@ class FallsOver(Walk):
 def test_resumes_in_memory(memory_path: str, walks: Path) -> None:
     spec: dict[str, Any] = {"policy": {"train": TRAIN}}
     with pytest.raises(Interrupted):
-        record(recording(memory_path, **spec), After(22))
+        record(recording(memory_path, **spec), StopAfter(22))
     record(recording(memory_path, **spec))
     assert indices(memory_path) == list(range(40))
     names = fsspec.filesystem("memory").find("/run-tests")

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.prepare.opening import open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import Interrupted
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
 from support import (
     WALK,
-    After,
     MemoryReporter,
+    StopAfter,
     episode_hashes,
     leftovers,
     read_all,
@@ -52,7 +52,7 @@ class TestLayouts:
     ) -> None:
         resource = recording(tmp_path, output={**output, "maxRowsPerFile": 8})
         with pytest.raises(Interrupted):
-            record(resource, After(25))
+            record(resource, StopAfter(25))
         record(resource)
         found, expected = (set(episode_hashes(read_all(path)).values()) for path in (tmp_path, walks))
         assert found == expected
@@ -80,7 +80,7 @@ class TestLayouts:
 
 def opened(folder: Path) -> str:
     """The path that a training of this folder opens."""
-    (path,) = ready(Reading((str(folder),)), cache=folder.parent / "cache").paths
+    (path,) = open_reading(Reading((str(folder),)), cache=folder.parent / "cache").paths
     return str(path)
 
 
@@ -93,7 +93,7 @@ def test_as_somebody_else_left_it(tmp_path: Path, output: dict[str, Any], layout
     for name in ("a", "b"):
         pq.write_table(table.replace_schema_metadata(None), tmp_path / "others" / f"{name}.parquet")
     reporter = MemoryReporter()
-    prepared = ready(Reading((str(tmp_path / "others"),)), cache=tmp_path / "cache")
+    prepared = open_reading(Reading((str(tmp_path / "others"),)), cache=tmp_path / "cache")
     found = train(training(tmp_path / "one", prepared.paths[0], environment=WALK), reporter=reporter)
     expected = train(training(tmp_path / "other", opened(tmp_path / "data"), environment=WALK))
     assert found.metrics["loss"] == expected.metrics["loss"]

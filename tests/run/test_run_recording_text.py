@@ -16,7 +16,7 @@ from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
-from support import WALK, After, episode_hashes, leftovers, read_all, record, recording
+from support import WALK, StopAfter, episode_hashes, leftovers, read_all, record, recording
 
 FORMATS = ("JSON", "CSV", "SampleBatch")
 
@@ -45,7 +45,7 @@ class TestFormats:
     def test_interrupted_and_resumed(self, tmp_path: Path, walks: Path, form: str) -> None:
         resource = recording(tmp_path / "data", output={"format": form, "maxRowsPerFile": 8})
         with pytest.raises(Interrupted):
-            record(resource, After(25))
+            record(resource, StopAfter(25))
         (tmp_path / "data" / "000009-abcd-000.json").write_text("of a runner that was killed")
         record(resource)
         assert hashes(prepared(tmp_path / "data", tmp_path / "cache")) == hashes(read_all(walks))
@@ -58,7 +58,7 @@ class TestFormats:
         """As a killed one is left: commits, files of no commit, and no manifest."""
         data = tmp_path / "data"
         with pytest.raises(Interrupted):
-            record(recording(data, output={"format": form}), After(25))
+            record(recording(data, output={"format": form}), StopAfter(25))
         assert read_manifest(resolve(data)) is None
         (first, *_) = (commit.files[0].path for commit in read_commits(resolve(data)).values())
         (data / f"000009-abcd-000{Path(first).suffix}").write_bytes((data / first).read_bytes())

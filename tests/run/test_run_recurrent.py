@@ -16,7 +16,7 @@ from hindcast.errors import Interrupted, SpecError, UserError
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
 from hindcast.run.interruption import Interruption
-from support import After, episode_hashes, leftovers, read_all, record, recording, train, training
+from support import StopAfter, episode_hashes, leftovers, read_all, record, recording, train, training
 
 RECALL = {"id": "toy_environments:Recall"}
 KINDS = pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -72,7 +72,7 @@ def test_a_training_in_pieces_is_the_training_in_one(kind: str, recalled: Path, 
     whole = fit(tmp_path / "whole", recalled, **model)
     for updates in (40, 20):
         with pytest.raises(Interrupted):
-            fit(tmp_path / "parted", recalled, After(updates), **model)
+            fit(tmp_path / "parted", recalled, StopAfter(updates), **model)
     assert fit(tmp_path / "parted", recalled, **model).digest == whole.digest
     counters = [
         last_result(tmp_path / each)["num_env_steps_trained_lifetime"] for each in ("whole", "parted")
@@ -111,7 +111,7 @@ def test_a_recording_in_pieces_is_the_recording_in_one(
     whole = recorded(tmp_path / "whole", checkpoint, encoding=encoding)
     for episodes in (5, 15, 3):
         with pytest.raises(Interrupted):
-            recorded(tmp_path / "parted", checkpoint, After(episodes), encoding=encoding)
+            recorded(tmp_path / "parted", checkpoint, StopAfter(episodes), encoding=encoding)
     assert episode_hashes(recorded(tmp_path / "parted", checkpoint, encoding=encoding)) == episode_hashes(
         whole
     )

@@ -27,12 +27,12 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.results import ResultsLog
 from hindcast.run.claim import claim, claimed_hashes, first_learners
-from hindcast.run.offline import offline_trainer
-from hindcast.run.stopping import measurement
+from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.stop_criteria import measurement_hash
 from hindcast.run.trainer import Trainer
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
-from support import WALK, After, MemoryReporter, make_policy, record, recording, train, training
+from support import WALK, MemoryReporter, StopAfter, make_policy, record, recording, train, training
 from toy_pipeline import Noting
 
 STEPS = 1000
@@ -57,7 +57,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         truncated=np.zeros(60, dtype=np.bool_),
     )
     assert ends[-1] == STEPS
-    spec = DataSpec.of_block(block, Box(-np.inf, np.inf, (2,)), Discrete(2))
+    spec = DataSpec.from_block(block, Box(-np.inf, np.inf, (2,)), Discrete(2))
     writer = BlockWriter(folder, spec, file_stem(0, "a"), max_rows_per_file=7)
     writer.write(block)
     files = writer.close()
@@ -223,7 +223,7 @@ class TestStop:
 
     def test_leaves_nothing_to_train(self, tmp_path: Path, numbered: Path) -> None:
         """An iteration without updates is none."""
-        trainer = offline_trainer(
+        trainer = make_offline_trainer(
             training(tmp_path, numbered, stop={"updates": 5}), [Source(str(numbered), open_dataset(numbered))]
         )
         trainer.begin()
@@ -348,7 +348,7 @@ class TestInterruption:
         resource = training(folder, data, pipeline=self.pipeline, stop={"updates": 100}, **spec)
         for number in looks:
             with pytest.raises(Interrupted, match=r"interrupted at update \d+; run the same command again"):
-                train(resource, After(number))
+                train(resource, StopAfter(number))
         assert train(resource).state == "Succeeded"
 
     @pytest.mark.parametrize("looks", [[50], [0], [30], [60, 30], [1, 1, 1]], ids=str)
@@ -371,7 +371,7 @@ class TestInterruption:
 
     def test_of_a_finished_one_is_not_possible(self, tmp_path: Path, numbered: Path) -> None:
         train(training(tmp_path, numbered))
-        assert train(training(tmp_path, numbered), After(0)).state == "AlreadyFinished"
+        assert train(training(tmp_path, numbered), StopAfter(0)).state == "AlreadyFinished"
 
 
 class TestGoingOn:
@@ -490,7 +490,7 @@ class TestGoingOn:
     def test_after_an_interruption(self, tmp_path: Path, numbered: Path, reporter: MemoryReporter) -> None:
         train(training(tmp_path / "whole", numbered, stop={"updates": 100}))
         with pytest.raises(Interrupted):
-            train(training(tmp_path / "parts", numbered, stop={"updates": 50}), After(20))
+            train(training(tmp_path / "parts", numbered, stop={"updates": 50}), StopAfter(20))
         train(training(tmp_path / "parts", numbered, stop={"updates": 100}), reporter=reporter)
         assert reporter.notes[-1].startswith("resuming at update 20")
         assert_same_weights(tmp_path / "whole", tmp_path / "parts")
@@ -555,8 +555,8 @@ class TestGoingOn:
         began = training(tmp_path, numbered, learners={"replicas": 2}, stop={"updates": 10})
         longer = training(tmp_path, numbered, stop={"updates": 20})
         state = resolve(tmp_path / "run")
-        claim(state, began, is_worth_keeping=False)
-        assert claim(state, longer, is_worth_keeping=True)
+        claim(state, began, has_progress=False)
+        assert claim(state, longer, has_progress=True)
         assert first_learners(state, longer) == 2
         assert claimed_hashes(state) == {spec_hash(began), spec_hash(longer)}
 
@@ -603,7 +603,7 @@ class TestFolder:
 
     def test_that_lost_its_spec_is_known_by_its_checkpoint(self, tmp_path: Path, numbered: Path) -> None:
         with pytest.raises(Interrupted):
-            train(training(tmp_path, numbered), After(5))
+            train(training(tmp_path, numbered), StopAfter(5))
         (tmp_path / "test/r1/spec.json").unlink()
         with pytest.raises(
             OutputConflict, match=r"checkpoint-000000005 was written with spec hash .*: raise spec"
@@ -623,7 +623,7 @@ class TestFolder:
 
     def test_nothing_temporary_is_left(self, tmp_path: Path, numbered: Path) -> None:
         with pytest.raises(Interrupted):
-            train(training(tmp_path, numbered), After(40))
+            train(training(tmp_path, numbered), StopAfter(40))
         run = tmp_path / "test/r1"
         (run / ".results.jsonl.01234567.tmp").write_text("half")
         (run / "checkpoints/checkpoint-000000035/module").mkdir(parents=True)
@@ -636,7 +636,7 @@ class TestFolder:
         data = tmp_path / "data"
         record(recording(data))
         with pytest.raises(Interrupted):
-            train(training(tmp_path / "runs", data), After(5))
+            train(training(tmp_path / "runs", data), StopAfter(5))
         shutil.rmtree(data)
         record(recording(data, seed=1))
         with pytest.raises(
@@ -647,7 +647,7 @@ class TestFolder:
 
     def test_in_memory(self, tmp_path: Path, memory_path: str, numbered: Path) -> None:
         with pytest.raises(Interrupted):
-            train(training(memory_path, numbered), After(40))
+            train(training(memory_path, numbered), StopAfter(40))
         train(training(memory_path, numbered))
         train(training(tmp_path, numbered))
         policy = Policy.load(f"{memory_path}/test/r1/module")
@@ -808,7 +808,7 @@ class TestInitialCheckpoint:
         train(training(tmp_path / "offline", tmp_path / "data", **given))
         plays = {"algorithm": online, "config": {}, "environment": environment, "input": [{"sampler": {}}]}
         plays["initialCheckpoint"] = str(tmp_path / "offline/test" / place)
-        trainer = offline_trainer(training(tmp_path, "", model=model, **plays), [])
+        trainer = make_offline_trainer(training(tmp_path, "", model=model, **plays), [])
         trainer.begin()
         nets = trainer.learner.nets
         theirs = find_checkpoint(tmp_path / "offline/test/r1/checkpoints").learner_state().tensors
@@ -822,7 +822,7 @@ class TestInitialCheckpoint:
         train(training(tmp_path / "offline", walks, algorithm="DQN", config={}, stop={"updates": 3}))
         start = str(tmp_path / "offline/test/r1/module")
         plays = {"algorithm": "DQN", "config": {}, "environment": WALK, "input": [{"sampler": {}}]}
-        trainer = offline_trainer(training(tmp_path, "", initialCheckpoint=start, **plays), [])
+        trainer = make_offline_trainer(training(tmp_path, "", initialCheckpoint=start, **plays), [])
         trainer.begin()
         policy, target = (trainer.learner.nets[name] for name in ("policy", "target"))
         for name, tensor in target.state_dict().items():
@@ -859,7 +859,7 @@ def test_how_a_metric_is_measured_does_not_depend_on_when_or_where(
     tmp_path: Path, evaluation: dict[str, Any], equal: dict[str, Any], other: list[dict[str, Any]]
 ) -> None:
     words = [
-        measurement(training(tmp_path, "data", environment=WALK, evaluation=given).spec)
+        measurement_hash(training(tmp_path, "data", environment=WALK, evaluation=given).spec)
         for given in (evaluation, equal, *other)
     ]
     assert words[0] == words[1]
@@ -955,7 +955,7 @@ class TestEvaluation:
         evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True}
         resource = training(tmp_path, walks, **EVALUATED, evaluation=evaluation)
         with pytest.raises(Interrupted):
-            train(resource, After(looks))
+            train(resource, StopAfter(looks))
         train(resource)
         found, expected = evaluations(tmp_path), evaluations(sequential)
         assert {evaluated: used for evaluated, (used, _) in found.items()} == {3: 4, 6: 7}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import wrong_pieces
+import broken_components
 from hindcast.cluster.outcome import classify
 from hindcast.errors import UserError
 from support import train, training
@@ -96,7 +96,7 @@ def of_algorithm(path: str) -> dict[str, Any]:
 
 
 def spec_of(name: str) -> dict[str, Any]:
-    path = f"wrong_pieces:{name}"
+    path = f"broken_components:{name}"
     if name in ALGORITHMS:
         return of_algorithm(path)
     if name in CONNECTORS:
@@ -115,10 +115,10 @@ def test_is_told_in_a_sentence(name: str, walks: Path, tmp_path: Path) -> None:
     reported = classify(error.value)  # what the status of a cluster shows
     reason = "InvalidData" if name == "NaN" else "UserCodeFailed"  # a NaN may come from the data
     assert (reported.state, reported.reason, reported.message) == ("Failed", reason, said)
-    place = re.search(re.escape(str(Path(wrong_pieces.__file__))) + r":(\d+)", said)
+    place = re.search(re.escape(str(Path(broken_components.__file__))) + r":(\d+)", said)
     assert place is not None, said
-    assert line in Path(wrong_pieces.__file__).read_text().splitlines()[int(place[1]) - 1]
+    assert line in Path(broken_components.__file__).read_text().splitlines()[int(place[1]) - 1]
 
 
 def test_an_algorithm_may_let_a_network_rest_and_keep_what_it_makes_once(walks: Path, tmp_path: Path) -> None:
-    train(training(tmp_path, walks, **of_algorithm("wrong_pieces:Behaves")))
+    train(training(tmp_path, walks, **of_algorithm("broken_components:Behaves")))

@@ -72,9 +72,9 @@ def test_the_trial_with_the_best_estimate_is_chosen_without_an_environment(
             assert run.interval == tuple(said["estimates"]["wis"]["interval"])
             assert said["episodes"] == 18  # of the 30 that are not set aside
     assert found.run.figure == max(run.figure for run in found.best.runs)
-    assert found.confirmed.episodes == 10
-    assert found.confirmed.figure != found.run.figure
-    assert found.confirmed.verdict in found.sentence
+    assert found.confirmation.episodes == 10
+    assert found.confirmation.figure != found.run.figure
+    assert found.confirmation.verdict in found.sentence
     assert document(found)["best"]["checkpoint"] == found.run.checkpoint
     page = Path(found.report).read_text()
     assert all(run.folder in page for trial in found.trials for run in trial.runs)
@@ -84,7 +84,7 @@ def test_the_trial_with_the_best_estimate_is_chosen_without_an_environment(
 def test_what_is_set_aside_neither_trains_nor_chooses(walks: Path, folder: Path) -> None:
     found = search(base(walks), {"config.lr": [1e-3]}, output=folder, confirm=0.25)
     rest, aside = open_dataset(walks).split(0.25)
-    assert found.confirmed.episodes == aside.num_episodes
+    assert found.confirmation.episodes == aside.num_episodes
     offline = found.training.spec.offline
     assert (offline.set_aside, offline.held_out) == (0.25, 0.4)
     marks = json.loads(Path(found.run.folder, "results.jsonl").read_text().splitlines()[-1])
@@ -188,8 +188,8 @@ def test_trials_are_compared_by_their_loss(walks: Path, folder: Path) -> None:
     found = search(base(walks), RATES, output=folder, by="validationLoss", confirm=0.25)
     assert found.trials[0].figure < found.trials[1].figure
     assert found.run.verdict is None
-    assert found.confirmed.figure == pytest.approx(found.run.figure, rel=0.5)
-    assert found.confirmed.verdict is not None
+    assert found.confirmation.figure == pytest.approx(found.run.figure, rel=0.5)
+    assert found.confirmation.verdict is not None
 
 
 def test_all_trials_are_discounted_as_the_resource_is(walks: Path, folder: Path) -> None:

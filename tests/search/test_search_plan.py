@@ -12,9 +12,9 @@ from hindcast import PPOConfig
 from hindcast.api import OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.search import Range, Run, Trial, loguniform, search, uniform
-from hindcast.search.found import best_first, best_run
-from hindcast.search.space import Over, parse_over, settings
-from hindcast.search.trials import plan_of
+from hindcast.search.results import best_first, best_run
+from hindcast.search.space import Over, choose_settings, parse_over
+from hindcast.search.trials import plan_search
 from support import training
 
 JUDGED = {"heldOut": 0.4, "estimates": ["wis", "dr"], "explore": True}
@@ -27,7 +27,7 @@ def base(**given: Any) -> OfflineTraining:
 def refused(over: Over, resource: OfflineTraining | None = None, **given: Any) -> str:
     asked = {"trials": None, "seeds": 1, "by": None, "confirm": None, **given}
     with pytest.raises(SpecError) as error:
-        plan_of(resource or base(), over, **asked).trainings("runs")
+        plan_search(resource or base(), over, **asked).trainings("runs")
     return str(error.value)
 
 
@@ -64,7 +64,7 @@ def test_options_that_cannot_be_read_are_refused(texts: list[str], said: str) ->
 
 
 def test_values_are_combined_in_the_order_in_which_they_are_given() -> None:
-    assert settings({"a": [1, 2], "b": ["x", "y"]}, None, seed=0) == [
+    assert choose_settings({"a": [1, 2], "b": ["x", "y"]}, None, seed=0) == [
         {"a": 1, "b": "x"},
         {"a": 1, "b": "y"},
         {"a": 2, "b": "x"},
@@ -74,13 +74,13 @@ def test_values_are_combined_in_the_order_in_which_they_are_given() -> None:
 
 def test_draws_are_seeded_and_more_of_them_begin_with_the_same() -> None:
     over: dict[str, list[Any] | Range] = {"a": list(range(3)), "b": list(range(3))}
-    all_of_them = settings(over, 9, seed=1)
-    assert sorted(all_of_them, key=str) == sorted(settings(over, None, seed=1), key=str)
-    assert settings(over, 4, seed=1) == all_of_them[:4] != settings(over, 4, seed=2)
+    all_of_them = choose_settings(over, 9, seed=1)
+    assert sorted(all_of_them, key=str) == sorted(choose_settings(over, None, seed=1), key=str)
+    assert choose_settings(over, 4, seed=1) == all_of_them[:4] != choose_settings(over, 4, seed=2)
 
 
 def test_ranges_are_drawn_from_within_their_bounds() -> None:
-    drawn = settings({"a": uniform(1, 3), "b": loguniform(1e-5, 1e-2)}, 200, seed=0)
+    drawn = choose_settings({"a": uniform(1, 3), "b": loguniform(1e-5, 1e-2)}, 200, seed=0)
     assert all(1 <= each["a"] <= 3 and 1e-5 <= each["b"] <= 1e-2 for each in drawn)
     assert max(len(f"{each['a']:g}") for each in drawn) == len("2.345")
     assert np.median([each["a"] for each in drawn]) == pytest.approx(2, abs=0.2)
@@ -88,7 +88,7 @@ def test_ranges_are_drawn_from_within_their_bounds() -> None:
 
 
 def test_trials_are_ordinary_trainings_named_by_number_and_seed() -> None:
-    plan = plan_of(base(seed=5), {"config.lr": [0.1, 0.2]}, trials=None, seeds=2, by="dr", confirm=0.2)
+    plan = plan_search(base(seed=5), {"config.lr": [0.1, 0.2]}, trials=None, seeds=2, by="dr", confirm=0.2)
     found = plan.trainings("there")
     assert list(found) == [(1, 5), (1, 6), (2, 5), (2, 6)]
     last = found[2, 6]
@@ -100,7 +100,7 @@ def test_trials_are_ordinary_trainings_named_by_number_and_seed() -> None:
 
 def test_an_entry_of_a_list_can_be_varied() -> None:
     evaluation = {"offline": {"input": ["others"], "estimates": ["dr"], "explore": True}}
-    plan = plan_of(
+    plan = plan_search(
         base(evaluation=evaluation), {"input[0].top": [0.1, 0.5]}, trials=None, seeds=1, by=None, confirm=None
     )
     assert [each.spec.input[0].top for each in plan.trainings("there").values()] == [0.1, 0.5]

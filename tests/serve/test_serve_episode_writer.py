@@ -261,7 +261,7 @@ def test_on_a_store_counts_what_was_flushed(memory: str) -> None:
     writer.flush()
     writer.log_action("running", [0.5, 0.5], 1, action_logp=0.0)
     writer.flush()
-    parts = [entry.relative for entry in folder.child("_hindcast/journal").files()]
+    parts = [entry.relative_path for entry in folder.child("_hindcast/journal").files()]
     assert len(parts) == 3
     left_by_a_kill(writer)
     EpisodeWriter(folder).close()
@@ -392,4 +392,4 @@ def test_journals_of_a_store_begin_with_what_they_carry(memory: str) -> None:
     """A part that is put is whole: a journal is there with its head, or not at all."""
     folder = resolve(memory).child("journal")
     Journal(folder, 3)
-    assert [entry.relative for entry in folder.files()] == ["000003-000000.log"]
+    assert [entry.relative_path for entry in folder.files()] == ["000003-000000.log"]

@@ -34,16 +34,16 @@ def test_what_is_written_is_read_listed_and_deleted(folder):
     location.child("a", "one.bin").write_bytes(b"1")
     location.child("a/two.bin").write_bytes(b"22")
     assert resolve(f"{folder}/a/two.bin").read_bytes() == b"22"
-    assert [(e.relative, e.size, e.is_file) for e in location.list(recursive=True)] == [
+    assert [(e.relative_path, e.size, e.is_file) for e in location.list(recursive=True)] == [
         ("a", 0, False),
         ("a/one.bin", 1, True),
         ("a/two.bin", 2, True),
     ]
-    assert [e.relative for e in location.list()] == ["a"]
-    assert [e.relative for e in location.files()] == []
+    assert [e.relative_path for e in location.list()] == ["a"]
+    assert [e.relative_path for e in location.files()] == []
     assert location.child("a").is_folder()
     location.child("a/one.bin").delete()
-    assert [e.relative for e in location.child("a").list()] == ["two.bin"]
+    assert [e.relative_path for e in location.child("a").list()] == ["two.bin"]
     location.delete()
     location.delete()
     assert not location.exists()
@@ -61,7 +61,7 @@ def test_a_folder_may_come_and_go_while_it_is_listed(tmp_path):
     churning.start()
     try:
         for _ in range(10_000):
-            assert {entry.relative for entry in resolve(str(folder)).list()} <= {"below"}
+            assert {entry.relative_path for entry in resolve(str(folder)).list()} <= {"below"}
     finally:
         listed.set()
         churning.join()
@@ -277,7 +277,7 @@ def test_what_a_foreign_driver_raises_becomes_a_sentence(memory, monkeypatch, ra
 def test_workers_elsewhere_look_whether_a_lock_still_stands(memory):
     state = resolve(memory)
     with sole_writer(state) as guard:
-        elsewhere = pickle.loads(pickle.dumps(state.guarded(guard)))
+        elsewhere = pickle.loads(pickle.dumps(state.with_guard(guard)))
         elsewhere.child("file").write_bytes(b"1")
         state.child("lock").delete()
         with pytest.raises(OutputConflict, match="another process has begun to write"):
@@ -302,5 +302,5 @@ def test_folders_of_pyarrows_google_store_are_told_by_the_names_of_files():
             return [pafs.FileInfo(path, pafs.FileType.File, size=size) for path, size in names.items()]
 
     folder = Location(UserFiles(Google(), "gs://"), "bucket/data", "gs://bucket/data")
-    assert [(entry.relative, entry.is_file) for entry in folder.list()] == [("2", True), ("a", False)]
-    assert [entry.relative for entry in folder.list(recursive=True)] == ["2", "a", "a/b", "a/b/1"]
+    assert [(entry.relative_path, entry.is_file) for entry in folder.list()] == [("2", True), ("a", False)]
+    assert [entry.relative_path for entry in folder.list(recursive=True)] == ["2", "a", "a/b", "a/b/1"]

@@ -6,11 +6,11 @@ import pytest
 from obstore.store import MemoryStore
 
 from hindcast.storage.location import resolve
-from support import race_for
+from support import race_for_lease
 
 
 @pytest.mark.parametrize("kind", ["local", "memory"])
 def test_of_two_writers_exactly_one_wins(kind, tmp_path):
     folder = resolve(tmp_path) if kind == "local" else resolve("races", MemoryStore())
     for race in range(100):
-        assert race_for(folder.child(f"{race}")) == [False, True]
+        assert race_for_lease(folder.child(f"{race}")) == [False, True]

@@ -14,7 +14,7 @@ from hindcast.storage.location import Location, resolve
 from object_store_servers import (
     AZURE_KEY,
     SCRIPTS,
-    Running,
+    ServerProcess,
     azurite,
     has_node,
     make_buckets,
@@ -28,7 +28,7 @@ from object_store_servers import (
 class Site(NamedTuple):
     """A server, the proxy before it, and what the environment must say to use it through the proxy."""
 
-    server: Running
+    server: ServerProcess
     faults: Faults
     environment: dict[str, str]
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     uri: str
     faults: Faults
-    server: Running
+    server: ServerProcess
 
     def at(self, *names: str) -> Location:
         return resolve("/".join((self.uri, *names)))
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def _site(server: Running, environment: Callable[[Faults], dict[str, str]]) -> Iterator[Site]:
+def _site(server: ServerProcess, environment: Callable[[Faults], dict[str, str]]) -> Iterator[Site]:
     try:
         server.start()
         with proxy(server.port) as faults:

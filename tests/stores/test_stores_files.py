@@ -28,13 +28,13 @@ def test_what_is_written_is_read_listed_and_deleted(place):
     folder.child("a", "big.bin").write_bytes(BIG)
     assert folder.child("a", "one.bin").read_bytes() == b"1"
     assert place.at("a", "big.bin").read_bytes() == BIG
-    files = [(entry.relative, entry.size) for entry in folder.files(recursive=True)]
+    files = [(entry.relative_path, entry.size) for entry in folder.files(recursive=True)]
     assert files == [("a/big.bin", len(BIG)), ("a/one.bin", 1)]
     assert folder.child("a").is_folder()
     folder.child("a", "one.bin").write_bytes(b"other")
     assert folder.child("a", "one.bin").read_bytes() == b"other"
     folder.child("a", "one.bin").delete()
-    assert [entry.relative for entry in folder.files(recursive=True)] == ["a/big.bin"]
+    assert [entry.relative_path for entry in folder.files(recursive=True)] == ["a/big.bin"]
     folder.delete()
     folder.delete()
     assert list(folder.files(recursive=True)) == []
@@ -44,8 +44,8 @@ def test_folders_are_listed_with_the_files(place):
     folder = resolve(place.uri)
     folder.child("a/b/c").write_bytes(b"1")
     folder.child("d").write_bytes(b"22")
-    assert [(entry.relative, entry.is_file) for entry in folder.list()] == [("a", False), ("d", True)]
-    below = [(entry.relative, entry.is_file) for entry in folder.list(recursive=True)]
+    assert [(entry.relative_path, entry.is_file) for entry in folder.list()] == [("a", False), ("d", True)]
+    below = [(entry.relative_path, entry.is_file) for entry in folder.list(recursive=True)]
     assert below == [("a", False), ("a/b", False), ("a/b/c", True), ("d", True)]
 
 
@@ -89,7 +89,7 @@ def test_every_third_request_fails_and_nothing_is_lost(place, fault):
         place.at(f"{i}").write_bytes(b"%d" % i)
     place.at("big").write_bytes(BIG)
     assert place.at("big").read_bytes() == BIG
-    assert [entry.relative for entry in resolve(place.uri).files()] == ["0", "1", "2", "big"]
+    assert [entry.relative_path for entry in resolve(place.uri).files()] == ["0", "1", "2", "big"]
     assert place.at("1").read_bytes() == b"1"
 
 
@@ -131,7 +131,7 @@ def test_an_upload_that_fails_for_good_leaves_what_was_there(place, monkeypatch)
         place.at("x").write_bytes(BIG)
     place.faults.begin()
     assert place.at("x").read_bytes() == b"old"
-    assert [entry.relative for entry in resolve(place.uri).files()] == ["x"]
+    assert [entry.relative_path for entry in resolve(place.uri).files()] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_file_system_object_reads_and_writes(s3, client):
     folder.child("big").write_bytes(BIG)
     assert pickle.loads(pickle.dumps(folder)).child("big").read_bytes() == BIG
     assert not folder.child("big").create_exclusive(b"other")
-    assert [entry.relative for entry in folder.files(recursive=True)] == ["big", "sub/0"]
+    assert [entry.relative_path for entry in folder.files(recursive=True)] == ["big", "sub/0"]
     folder.child("big").delete()
     assert resolve(s3.uri).child("sub/0").read_bytes() == b"0"
     folder.delete()

@@ -13,9 +13,9 @@ import pytest
 
 from hindcast import PPOConfig
 from hindcast.datasets.curate.writing import write
+from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.target import Target
-from hindcast.datasets.watch import Watch
 from hindcast.errors import OutputConflict
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import FOLDER
@@ -23,7 +23,7 @@ from hindcast.storage import lease
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
 from layers import repeats
-from support import episode_hashes, race_for, read_all
+from support import episode_hashes, race_for_lease, read_all
 from toy_environments import Walk
 
 DIES_WITH_THE_LOCK = """
@@ -51,7 +51,7 @@ def test_two_conversions_at_once_are_one(place, walks):
                 write(dataset, Target(out))
             refused.append(caught.value)
 
-    write(dataset, Target(out), watch=Watch(progress=second))
+    write(dataset, Target(out), hooks=Hooks(progress=second))
     assert refused[0].exit_code == 4
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
     assert not out.child(FOLDER, "lock").exists()
@@ -65,7 +65,7 @@ def test_who_lost_the_lock_writes_nothing_more(s3, walks):
         held_elsewhere(out.child(FOLDER), renewed=lease.time.time())
 
     with pytest.raises(OutputConflict, match="another process has begun to write to"):
-        write(dataset, Target(out), watch=Watch(progress=take_over))
+        write(dataset, Target(out), hooks=Hooks(progress=take_over))
     assert read_commits(out) == {}
     assert orjson.loads(out.child(FOLDER, "lock/000009.json").read_bytes())["token"] == "theirs"
 
@@ -110,7 +110,7 @@ def test_the_lock_of_another_machine_lapses(s3):
 @pytest.mark.soak
 def test_of_two_that_begin_in_one_moment_one_writes(place):
     for race in range(repeats(10, soak=100)):
-        assert race_for(place.at(f"{race}")) == [False, True]
+        assert race_for_lease(place.at(f"{race}")) == [False, True]
 
 
 def test_a_lock_that_is_renewed_does_not_lapse(s3, monkeypatch):

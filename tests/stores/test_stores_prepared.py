@@ -10,8 +10,8 @@ import torch
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare import making
-from hindcast.datasets.prepare.opening import open_data, ready
+from hindcast.datasets.prepare import preparer
+from hindcast.datasets.prepare.opening import open_data, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
 from hindcast.errors import StorageError
@@ -33,9 +33,9 @@ def lines(walks, tmp_path):
 
 def test_prepared_data_are_found_again(place, lines, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_CACHE", place.uri)
-    (prepared,) = ready(Reading((lines,))).paths
+    (prepared,) = open_reading(Reading((lines,))).paths
     assert str(prepared).startswith(f"{place.uri}/prepared/")
-    monkeypatch.setattr(making.Maker, "make", None)
+    monkeypatch.setattr(preparer.Preparer, "prepare", None)
     assert open_data(lines).num_episodes == 40
     assert set(episode_hashes(read_all(prepared))) == set(episode_hashes(read_all(walks)))
 

@@ -14,7 +14,7 @@ from hindcast.errors import Interrupted, StorageError
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.storage.location import resolve
 from object_store_servers import s3_client
-from support import WALK, After, episode_hashes, leftovers, read_all, record, recording, train, training
+from support import WALK, StopAfter, episode_hashes, leftovers, read_all, record, recording, train, training
 
 FEW = {"duration": {"episodes": 8}, "output": {"maxRowsPerFile": 4}}
 
@@ -97,14 +97,14 @@ def test_training_reads_and_keeps_its_run_in_the_store(place, walks, fault):
     record(recording(f"{place.uri}/data"))
     place.fail(every=3, **fault)
     train(training(f"{place.uri}/runs", f"{place.uri}/data"))
-    files = {entry.relative for entry in resolve(f"{place.uri}/runs/test/r1").files(recursive=True)}
+    files = {entry.relative_path for entry in resolve(f"{place.uri}/runs/test/r1").files(recursive=True)}
     assert {"results.jsonl", "success.json"} <= files
 
 
 def test_a_training_goes_on_from_its_checkpoint_in_the_store(place, walks, reporter):
     resource = training(place.uri, walks, checkpoint={"every": 1})
     with pytest.raises(Interrupted):
-        train(resource, After(3))
+        train(resource, StopAfter(3))
     train(resource, reporter=reporter)
     assert any("resum" in note for note in reporter.notes)
 

@@ -16,7 +16,7 @@ from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import ObjectKind
-from hindcast_operator.control.startup import Startups, owner_of, ownership
+from hindcast_operator.control.startup import Startups, describe_owner, ownership
 from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetDeadlines, SetIntent
 from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
 from hindcast_operator.manifests import build
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 _REFUSALS: Final = frozenset({400, 403, 422})
 
 
-class NotYet(Exception):
+class RetryLater(Exception):
     """Something else has to happen first, which is not a failure; try again soon."""
 
 
@@ -78,7 +78,7 @@ class Applier:
         except ApiError as error:
             if error.code in {404, 409}:
                 await self._refresh(kind, key)
-                raise NotYet(error.message) from error
+                raise RetryLater(error.message) from error
             raise
         for concerned in self._cache.put(kind, written) - {key}:
             self._requeue(concerned)
@@ -89,7 +89,7 @@ class Applier:
         if found is not None:
             self._cache.put(kind, found)
 
-    async def carry_out(self, resource: Resource, action: Action) -> bool:
+    async def execute(self, resource: Resource, action: Action) -> bool:
         """Do it. Returns whether something was learnt that calls for another reconciliation at once.
 
         Raises:
@@ -109,19 +109,19 @@ class Applier:
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
         startup = self._startups[resource.uid][action.attempt.child]
-        if startup.backs_off():
+        if startup.is_backing_off():
             return False
         try:
             for manifest in build(action.resource, action.attempt):
                 await self._ensure(resource, manifest)
         except _Conflict as conflict:
             startup.blocker = (conflict.kind, conflict.name)
-            return startup.failed(conflict=str(conflict), refusal=None)
+            return startup.record_failure(conflict=str(conflict), refusal=None)
         except ApiError as error:
             if error.code not in _REFUSALS or "is being terminated" in error.message:
                 raise
-            return startup.failed(conflict=None, refusal=error.message[:1000])
-        return startup.succeeded()
+            return startup.record_failure(conflict=None, refusal=error.message[:1000])
+        return startup.record_success()
 
     async def _ensure(self, resource: Resource, manifest: dict[str, Any]) -> None:
         kind, name = kinds.BY_NAME[manifest["kind"]], manifest["metadata"]["name"]
@@ -147,7 +147,7 @@ class Applier:
         namespace, name = resource.key.namespace, manifest["metadata"]["name"]
         found = await self._api.get(kind, namespace, name)
         if found is None:
-            raise NotYet(f"{kind.name} {name} has just been deleted")
+            raise RetryLater(f"{kind.name} {name} has just been deleted")
         match ownership(found, resource):
             case "ours" if _is_out_of_date(found, manifest):
                 metadata = manifest["metadata"] | {"uid": found["metadata"]["uid"]}
@@ -157,8 +157,8 @@ class Applier:
             case "ours":
                 return found
             case "going":
-                raise NotYet(f"{kind.name} {name} is being deleted")
-        raise _Conflict(kind, name, owner_of(found))
+                raise RetryLater(f"{kind.name} {name} is being deleted")
+        raise _Conflict(kind, name, describe_owner(found))
 
     async def _delete(self, resource: Resource, action: DeleteAttempt) -> None:
         for kind in (kinds.RAY_JOB,) if action.keep_config_map else (kinds.RAY_JOB, kinds.CONFIG_MAP):
@@ -192,11 +192,11 @@ class Applier:
             written = await self._api.merge(what, kind, child.key.namespace, child.key.name, change)
         except ApiError as error:
             if error.code in {404, 409}:
-                raise NotYet(error.message) from error
+                raise RetryLater(error.message) from error
             raise
         self._put_child(kind, written)
 
-    async def announce(self, resource: Resource, event: Event) -> None:
+    async def post_event(self, resource: Resource, event: Event) -> None:
         """Post a Kubernetes event. A rejected one is logged and dropped: events only explain."""
         try:
             await self._api.create(kinds.EVENT, resource.key.namespace, _event(resource, event))

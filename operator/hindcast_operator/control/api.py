@@ -52,7 +52,7 @@ class Api:
 
     def __init__(self, api_client: Any) -> None:
         self._client = api_client
-        self.last_answer = asyncio.get_running_loop().time()
+        self.last_answer_time = asyncio.get_running_loop().time()
         """When the API server last answered, by the event loop's clock; at first, when this was made."""
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Object:
@@ -91,7 +91,7 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.API_ERRORS.labels("none").inc()
             raise ApiError(0, "Unreachable", f"the API server did not answer: {error!r}") from error
-        self.last_answer = asyncio.get_running_loop().time()
+        self.last_answer_time = asyncio.get_running_loop().time()
         if 200 <= answer.status < 300:
             return json.loads(text) if text else {}
         metrics.API_ERRORS.labels(str(answer.status)).inc()

@@ -36,7 +36,7 @@ class Resource:
     uid: str
     version: int
     generation: int
-    deleting: bool
+    is_deleting: bool
     body: Raw
     status: Raw
 
@@ -93,11 +93,11 @@ class Cache:
     def remove_all(self, kind: ObjectKind) -> set[Key]:
         """All objects of a kind are gone, the kind with them. Returns the resources that it concerns."""
         concerned: set[Key] = set()
-        for key, uid in self.known(kind):
+        for key, uid in self.keys_with_uids(kind):
             concerned |= self.remove(kind, key.namespace, key.name, uid)
         return concerned
 
-    def known(self, kind: ObjectKind) -> list[tuple[Key, str]]:
+    def keys_with_uids(self, kind: ObjectKind) -> list[tuple[Key, str]]:
         """Key and uid of each known object of a kind."""
         return [(key, found.uid) for key, found in self._objects(kind).items() if key.kind == kind.name]
 
@@ -119,7 +119,7 @@ class Cache:
             uid=metadata["uid"],
             version=version,
             generation=int(metadata.get("generation", 1)),
-            deleting="deletionTimestamp" in metadata,
+            is_deleting="deletionTimestamp" in metadata,
             body={
                 "apiVersion": kind.api_version,
                 "kind": kind.name,
@@ -156,13 +156,15 @@ class Cache:
 
     def _facts(self, kind: ObjectKind, raw: Raw, known: Child | None) -> ChildFacts:
         if kind is kinds.RAY_JOB:
-            return extract.ray_job(raw)
+            return extract.ray_job_facts(raw)
         if kind is kinds.RAY_CLUSTER:
-            return extract.ray_cluster(raw)
+            return extract.ray_cluster_facts(raw)
         if kind is kinds.POD:
             return extract.pod(raw)
         before = known.facts if known is not None else None
-        return extract.config_map(raw, before if isinstance(before, ConfigMapFacts) else None, self._clock())
+        return extract.config_map_facts(
+            raw, before if isinstance(before, ConfigMapFacts) else None, self._clock()
+        )
 
     def _drop_child(self, child: Child) -> None:
         del self._children[child.key]

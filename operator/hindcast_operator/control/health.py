@@ -31,7 +31,7 @@ class Health:
 
     async def healthz(self, _: web.Request) -> web.Response:
         """200 if all is well, also on a standby; 503 if the queue or the API server is stuck."""
-        silent = asyncio.get_running_loop().time() - self.api.last_answer
+        silent = asyncio.get_running_loop().time() - self.api.last_answer_time
         age = self.queue.age()
         well = age < _STUCK_SECONDS and silent < 2 * _STUCK_SECONDS
         body = {
@@ -56,7 +56,7 @@ class Health:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def _leads(self) -> bool:
-        return self.lease is None or self.lease.leads
+        return self.lease is None or self.lease.is_leader
 
 
 @asynccontextmanager

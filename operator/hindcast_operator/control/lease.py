@@ -49,7 +49,7 @@ class LeaderLease:
         self._held: dict[str, Any] | None = None
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this replica holds it."""
         return self._held is not None
 
@@ -64,7 +64,7 @@ class LeaderLease:
                 log.warning("cannot acquire the lease; will retry", error=str(error)[:300])
             await asyncio.sleep(self._options.seconds / _RETRIES)
 
-    async def keep(self) -> None:
+    async def renew_forever(self) -> None:
         """Renews it until cancelled. Raises LeaseLost."""
         renewed = _now()
         while True:

@@ -8,7 +8,7 @@ from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
 from hindcast.api import OfflineTraining
 from hindcast_operator.facts import AttemptFacts, Facts
-from hindcast_operator.times import parse
+from hindcast_operator.times import parse_time
 
 disable_created_metrics()
 
@@ -67,7 +67,7 @@ def _count_ends(facts: Facts, status: Mapping[str, Any]) -> None:
         if run.get("outcome") and run["child"] in known and not known[run["child"]]:
             started, finished = run.get("started"), run.get("finished")
             if started and finished:
-                seconds = (parse(finished) - parse(started)).total_seconds()
+                seconds = (parse_time(finished) - parse_time(started)).total_seconds()
                 RUN_SECONDS.labels(facts.kind, run["outcome"]).observe(seconds)
 
 

@@ -48,7 +48,7 @@ class Observer:
         self.kuberay: KubeRay = "NotInstalled"
         """Whether the API server knows RayJobs."""
 
-    async def facts(self, key: Key) -> Facts | None:
+    async def observe(self, key: Key) -> Facts | None:
         """What there is of a resource; None where it is gone. Raises ApiError."""
         found = self._cache.resources.get(key)
         if found is None:
@@ -67,7 +67,7 @@ class Observer:
             resource=resource,
             problems=problems,
             status=found.status,
-            deleting=found.deleting,
+            deleting=found.is_deleting,
             kuberay=self.kuberay,
             attempts=attempts,
             references=tuple(self._reference(key, to) for to in cache.references(key, found.body["spec"])),
@@ -120,21 +120,21 @@ class Observer:
         attempt = _attempt(name, children, startup)
         if not is_starting(attempt):
             return attempt
-        if startup.events_are_due():
+        if startup.should_read_events():
             await read_events(self._api, found.key.namespace, attempt, startup, now)
         pods = tuple(replace(pod, mount_failure=startup.mount_failures.get(pod.name)) for pod in attempt.pods)
         return replace(attempt, submitter_failure=startup.submitter_failure, pods=pods)
 
     async def _check_blocker(self, found: cache.Resource, startup: Startup) -> None:
         """Objects of others are not watched: check now and then whether it still has the name."""
-        if startup.blocker is None or startup.backs_off():
+        if startup.blocker is None or startup.is_backing_off():
             return
         kind, name = startup.blocker
         blocker = await self._api.get(kind, found.key.namespace, name)
         if blocker is not None and ownership(blocker, found) == "foreign":
-            startup.failed(startup.conflict, startup.refusal)
+            startup.record_failure(startup.conflict, startup.refusal)
         else:
-            startup.succeeded()
+            startup.record_success()
 
     def recheck_seconds(self, facts: Facts) -> float | None:
         """In how many seconds something may be found that no watch reports; None: nothing."""
@@ -152,7 +152,7 @@ class Observer:
 
     def _reference(self, own: Key, to: Key) -> ReferenceFacts:
         found = self._cache.resources.get(to)
-        if found is None or found.deleting:
+        if found is None or found.is_deleting:
             return ReferenceFacts(to.kind, to.name, "Missing")
         if not _has_begun(found) and own in cache.references(to, found.body["spec"]):
             return ReferenceFacts(to.kind, to.name, "Circular")

@@ -9,12 +9,12 @@ from typing import Any
 import structlog
 
 from hindcast_operator.control import metrics
-from hindcast_operator.control.act import Applier, NotYet
+from hindcast_operator.control.act import Applier, RetryLater
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.metrics import RunMeter
 from hindcast_operator.control.observe import Observer
-from hindcast_operator.control.startup import no_startups
+from hindcast_operator.control.startup import new_startups
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.decision import Decision
 from hindcast_operator.defaults import Defaults
@@ -31,7 +31,7 @@ class Reconciler:
         self._cache = cache
         self._queue = queue
         self._defaults = defaults
-        self._startups = no_startups()
+        self._startups = new_startups()
         self._meter = RunMeter()
         self._uids: dict[Key, str] = {}
         self._applier = Applier(api, cache, self._startups, queue.add)
@@ -45,7 +45,7 @@ class Reconciler:
             try:
                 result = await self._try(key)
             finally:
-                self._queue.done(key)
+                self._queue.mark_done(key)
             metrics.RECONCILES.labels(key.kind, result).inc()
             metrics.RECONCILE_SECONDS.labels(key.kind).observe(time.monotonic() - began)
 
@@ -53,14 +53,14 @@ class Reconciler:
         """Reconcile a resource, again later where that failed. Returns the result in one word."""
         try:
             await self._reconcile(key)
-        except NotYet as not_yet:
+        except RetryLater as not_yet:
             seconds = self._queue.retry(key)
             log.info(
                 "not yet possible; will retry", resource=key, why=str(not_yet), seconds=round(seconds, 1)
             )
             return "waits"
         except ApiError as error:
-            seconds = self._queue.retry(key, at_least=error.retry_after or 0.0)
+            seconds = self._queue.retry(key, min_seconds=error.retry_after or 0.0)
             log.warning(
                 "API error; will retry", resource=key, error=str(error)[:500], seconds=round(seconds, 1)
             )
@@ -69,11 +69,11 @@ class Reconciler:
             seconds = self._queue.retry(key)
             log.exception("reconciliation failed; will retry", resource=key, seconds=round(seconds, 1))
             return "defect"
-        self._queue.succeeded(key)
+        self._queue.forget_failures(key)
         return "done"
 
     async def _reconcile(self, key: Key) -> None:
-        facts = await self.observer.facts(key)
+        facts = await self.observer.observe(key)
         self._forget_earlier(key, facts)
         resource = self._cache.resources.get(key)
         if facts is None or facts.deleting or resource is None:
@@ -85,7 +85,7 @@ class Reconciler:
         if await self._act(key, decision):
             self._queue.add(key)
         for event in decision.events:
-            await self._applier.announce(resource, event)
+            await self._applier.post_event(resource, event)
         self._schedule(key, facts, decision.requeue_at)
 
     async def _write_status(self, key: Key, facts: Facts, status: Mapping[str, Any]) -> None:
@@ -93,7 +93,7 @@ class Reconciler:
             return
         resource = self._cache.resources.get(key)
         if resource is None or resource.status is not facts.status:
-            raise NotYet("the resource changed while it was observed")
+            raise RetryLater("the resource changed while it was observed")
         await self._applier.write_status(resource, status)
         if status.get("state") != facts.status.get("state"):
             log.info("state changed", resource=key, state=status.get("state"), message=status.get("message"))
@@ -104,9 +104,9 @@ class Reconciler:
         for action in decision.actions:
             resource = self._cache.resources.get(key)
             if resource is None:
-                raise NotYet("the resource was deleted in the meantime")
+                raise RetryLater("the resource was deleted in the meantime")
             log.debug("action", resource=key, action=type(action).__name__)
-            again |= await self._applier.carry_out(resource, action)
+            again |= await self._applier.execute(resource, action)
         return again
 
     def _schedule(self, key: Key, facts: Facts, when: datetime | None) -> None:

@@ -17,7 +17,7 @@ from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.kinds import RAY_JOB, WATCHED, ObjectKind
 from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reconciler import Reconciler, run_workers
-from hindcast_operator.control.watch import compare, served_kinds, watch
+from hindcast_operator.control.watch import resync, served_kinds, watch
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.defaults import Defaults
 
@@ -77,7 +77,7 @@ async def _lead(operator: "Operator", lease: LeaderLease | None) -> None:
 
 async def _keep(lease: LeaderLease) -> None:
     try:
-        await lease.keep()
+        await lease.renew_forever()
     except LeaseLost as lost:
         # At once: another replica may write by now, so nothing here may finish its write.
         log.error("lease lost", why=str(lost))
@@ -149,7 +149,7 @@ class Operator:
         concerned: set[Key] = set()
         for kind in WATCHED:
             if kind in self._served:
-                concerned |= await compare(self._api, self.cache, kind, self._namespaces, metadata_only=False)
+                concerned |= await resync(self._api, self.cache, kind, self._namespaces, metadata_only=False)
             else:
                 concerned |= self.cache.remove_all(kind)
         before = self._reconciler.observer.kuberay
@@ -207,7 +207,7 @@ class Operator:
             swept = loop.time()
             try:
                 for kind in self._served:
-                    gone = await compare(self._api, self.cache, kind, self._namespaces, metadata_only=True)
+                    gone = await resync(self._api, self.cache, kind, self._namespaces, metadata_only=True)
                     for key in gone:
                         self.queue.add(key)
             except ApiError as error:

@@ -49,11 +49,11 @@ class Startup:
     _failures: int = 0
     _readings: int = 0
 
-    def backs_off(self) -> bool:
+    def is_backing_off(self) -> bool:
         """The creation failed a moment ago; it is not time to try it again."""
         return _now() < self.next_creation
 
-    def failed(self, conflict: str | None, refusal: str | None) -> bool:
+    def record_failure(self, conflict: str | None, refusal: str | None) -> bool:
         """The creation failed. Returns whether that is news."""
         news = (conflict, refusal) != (self.conflict, self.refusal)
         self.conflict, self.refusal = conflict, refusal
@@ -61,14 +61,14 @@ class Startup:
         self.next_creation = _now() + min(_FIRST_RETRY * 2.0 ** (self._failures - 1), _LONGEST_RETRY)
         return news
 
-    def succeeded(self) -> bool:
+    def record_success(self) -> bool:
         """All objects of the attempt exist. Returns whether that is news."""
         news = self.conflict is not None or self.refusal is not None
         self.conflict = self.refusal = self.blocker = None
         self._failures, self.next_creation = 0, 0.0
         return news
 
-    def events_are_due(self) -> bool:
+    def should_read_events(self) -> bool:
         """Whether it is time to read events; the first time is a moment after the start was seen."""
         if not self.next_events:
             self.schedule_events()
@@ -85,7 +85,7 @@ Startups = defaultdict[str, defaultdict[str, Startup]]
 """Startups by uid of the resource and name of the attempt."""
 
 
-def no_startups() -> Startups:
+def new_startups() -> Startups:
     """Nothing is known of any attempt: each has a fresh startup."""
     return defaultdict(lambda: defaultdict(Startup))
 
@@ -110,7 +110,7 @@ def ownership(found: dict[str, Any], resource: Resource) -> Literal["ours", "goi
     return "foreign"
 
 
-def owner_of(found: dict[str, Any]) -> str:
+def describe_owner(found: dict[str, Any]) -> str:
     """Whose an object is, for people."""
     for owner in found["metadata"].get("ownerReferences") or ():
         if owner.get("controller"):

@@ -135,7 +135,7 @@ async def served_kinds(api: Api) -> frozenset[ObjectKind]:
     return frozenset(known)
 
 
-async def compare(
+async def resync(
     api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str], *, metadata_only: bool
 ) -> set[Key]:
     """Take out of the cache the objects of a kind that are gone, and put in those that are there.
@@ -146,7 +146,7 @@ async def compare(
     Returns the resources that it concerns.
     """
     # Objects that arrive while the lists are read may be missing from them.
-    before = cache.known(kind)
+    before = cache.keys_with_uids(kind)
     found: set[str] = set()
     concerned: set[Key] = set()
     for namespace in namespaces or (None,):

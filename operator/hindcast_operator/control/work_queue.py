@@ -15,7 +15,7 @@ _LONGEST_BACKOFF: Final = 30.0
 class WorkQueue(Generic[K]):
     """Keys in the order in which they were added. A key that is added while it is being processed is queued again."""
 
-    def __init__(self, random_share: Callable[[], float] = random.random) -> None:
+    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._waiting: deque[K] = deque()
         self._since: dict[K, float] = {}
         self._working: set[K] = set()
@@ -23,7 +23,7 @@ class WorkQueue(Generic[K]):
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._arrived = asyncio.Event()
-        self._random_share = random_share
+        self._random_share = jitter
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -52,15 +52,15 @@ class WorkQueue(Generic[K]):
             timer.cancel()
         self._timers[key] = loop.call_at(when, self._due, key)
 
-    def retry(self, key: K, at_least: float = 0.0) -> float:
+    def retry(self, key: K, min_seconds: float = 0.0) -> float:
         """Process a key again after a failure, later each time. Returns in how many seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         longest = min(_SHORTEST_BACKOFF * 2.0**failures, _LONGEST_BACKOFF)
-        seconds = max(longest * (0.5 + 0.5 * self._random_share()), at_least)
+        seconds = max(longest * (0.5 + 0.5 * self._random_share()), min_seconds)
         self.add_after(key, seconds)
         return seconds
 
-    def succeeded(self, key: K) -> None:
+    def forget_failures(self, key: K) -> None:
         """Forget the failures of a key."""
         self._failures.pop(key, None)
 
@@ -76,7 +76,7 @@ class WorkQueue(Generic[K]):
             timer.cancel()
         return key
 
-    def done(self, key: K) -> None:
+    def mark_done(self, key: K) -> None:
         """A key has been processed."""
         self._working.discard(key)
         if key in self._again:

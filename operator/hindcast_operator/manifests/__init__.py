@@ -5,9 +5,18 @@ makes the objects. No cluster, no client.
 """
 
 from hindcast_operator.manifests.build import build
-from hindcast_operator.manifests.effective import effective, run_policy
-from hindcast_operator.manifests.rayjob import deadlines
+from hindcast_operator.manifests.effective import effective_resource, effective_run_policy
+from hindcast_operator.manifests.rayjob import ray_job_deadlines
 from hindcast_operator.manifests.refusals import refusals
-from hindcast_operator.manifests.sizes import PoolSize, Sizes, sizes
+from hindcast_operator.manifests.sizes import PoolSize, Sizes, compute_sizes
 
-__all__ = ["PoolSize", "Sizes", "build", "deadlines", "effective", "refusals", "run_policy", "sizes"]
+__all__ = [
+    "PoolSize",
+    "Sizes",
+    "build",
+    "compute_sizes",
+    "effective_resource",
+    "effective_run_policy",
+    "ray_job_deadlines",
+    "refusals",
+]

@@ -7,10 +7,10 @@ from typing import Any
 from hindcast.api import OfflineTraining, Resource, spec_hash
 from hindcast.api.attempt import Attempt, ResolvedInput
 from hindcast_operator.defaults import Defaults
-from hindcast_operator.manifests.effective import effective
+from hindcast_operator.manifests.effective import effective_resource
 from hindcast_operator.manifests.objects import Manifest, config_map, role, role_binding, service_account
 from hindcast_operator.manifests.rayjob import ray_job
-from hindcast_operator.manifests.sizes import Sizes, sizes
+from hindcast_operator.manifests.sizes import Sizes, compute_sizes
 from hindcast_operator.manifests.storage import run_folder
 from hindcast_operator.names import child_name, references
 
@@ -30,7 +30,7 @@ def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
         service_account(resource, attempt),
         role(resource, attempt),
         role_binding(resource, attempt),
-        ray_job(resource, attempt, sizes(resource, attempt.inputs)),
+        ray_job(resource, attempt, compute_sizes(resource, attempt.inputs)),
     ]
     if resource.spec.cluster.service_account_name is not None:
         manifests = [manifest for manifest in manifests if manifest["kind"] != "ServiceAccount"]
@@ -41,7 +41,7 @@ def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedAttempt:
     """The first attempt of a resource.
 
     Attributes:
@@ -54,7 +54,7 @@ class Rendered:
     resource: Resource
     sizes: Sizes
     manifests: list[Manifest]
-    unknown: tuple[str, ...]
+    unknown_references: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -62,12 +62,12 @@ class Rendered:
             "kind": self.resource.kind,
             "name": self.resource.metadata.name,
             "resolved": self.sizes.to_status(),
-            "unknown": list(self.unknown),
+            "unknown": list(self.unknown_references),
             "manifests": self.manifests,
         }
 
 
-def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) -> list[Rendered]:
+def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) -> list[RenderedAttempt]:
     """The first attempt of each resource, in their order.
 
     Args:
@@ -76,7 +76,7 @@ def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) ->
         defaults: the platform's.
         namespace: of the resources that name none.
     """
-    merged = [_placed(effective(resource, defaults), namespace) for resource in resources]
+    merged = [_placed(effective_resource(resource, defaults), namespace) for resource in resources]
     outputs = {}
     for own, full in zip(resources, merged, strict=True):
         outputs[full.metadata.namespace, f"{full.kind}/{full.metadata.name}"] = _output(own, full)
@@ -90,7 +90,7 @@ def _placed(resource: Resource, namespace: str) -> Resource:
 
 def _rendered(
     own: Resource, full: Resource, outputs: Mapping[tuple[str | None, str], ResolvedInput]
-) -> Rendered:
+) -> RenderedAttempt:
     namespace = full.metadata.namespace
     spec = full.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     wanted = [f"{kind}/{name}" for kind, name in references(full.kind, spec)]
@@ -104,7 +104,7 @@ def _rendered(
         inputs=inputs,
     )
     unknown = tuple(key for key in wanted if key not in inputs)
-    return Rendered(full, sizes(full, inputs), build(full, attempt), unknown)
+    return RenderedAttempt(full, compute_sizes(full, inputs), build(full, attempt), unknown)
 
 
 def _output(own: Resource, full: Resource) -> ResolvedInput:

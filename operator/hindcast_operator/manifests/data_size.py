@@ -8,7 +8,7 @@ from hindcast.api import parse_bytes
 from hindcast.api.attempt import ResolvedInput
 from hindcast.api.input import InputSource
 from hindcast.api.training import OfflineTrainingSpec
-from hindcast_operator.manifests.quantities import MI, as_bytes, round_up
+from hindcast_operator.manifests.quantities import MI, format_bytes, round_up
 
 DECODED: Final = 2
 """Bytes in memory for a byte on storage, where the recording does not say: columns are stored compressed (LZ4)."""
@@ -27,9 +27,9 @@ class DataSize:
         reason: where the numbers come from.
     """
 
-    total: int | None
-    window: int
-    unit: int
+    total_bytes: int | None
+    window_bytes: int
+    unit_bytes: int
     reason: str
 
 
@@ -42,14 +42,14 @@ def data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedInput]) ->
     weighted = spec.recorded[0].weight is not None
     if None in known:
         windows = len(known) if weighted else 1
-        reason = f"the data size is not known; a full window of {as_bytes(limit)} is assumed"
+        reason = f"the data size is not known; a full window of {format_bytes(limit)} is assumed"
         return DataSize(None, limit * windows, UNIT, reason)
     found = [entry for entry in known if entry is not None]
     if not weighted:
         found = [_together(found)]
     total = sum(entry.bytes for entry in found)
     window = sum(_window(entry, limit, spec.pipeline.window_steps) for entry in found)
-    reason = f"{as_bytes(round_up(total, MI))} of data in memory, a window {as_bytes(round_up(window, MI))}"
+    reason = f"{format_bytes(round_up(total, MI))} of data in memory, a window {format_bytes(round_up(window, MI))}"
     return DataSize(total, window, min(UNIT, total), reason)
 
 

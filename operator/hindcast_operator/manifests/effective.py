@@ -11,7 +11,7 @@ from hindcast_operator.manifests.overrides import merge_patches
 from hindcast_operator.manifests.storage import with_absolute_paths
 
 
-def effective(resource: Resource, defaults: Defaults) -> Resource:
+def effective_resource(resource: Resource, defaults: Defaults) -> Resource:
     """The resource with the platform's defaults under its own fields, and its relative paths absolute.
 
     Scalars: the resource's own win. Lists are joined, the platform's first; an entry of the same name is the
@@ -23,7 +23,7 @@ def effective(resource: Resource, defaults: Defaults) -> Resource:
     spec = resource.spec.model_copy(
         update={
             "cluster": _cluster(_with_memory(resource), defaults),
-            "run_policy": run_policy(resource.spec.run_policy, defaults),
+            "run_policy": effective_run_policy(resource.spec.run_policy, defaults),
         }
     )
     return with_absolute_paths(
@@ -41,7 +41,7 @@ def _cluster(own: ClusterSpec, defaults: Defaults) -> ClusterSpec:
     )
 
 
-def run_policy(own: RunPolicy, defaults: Defaults) -> RunPolicy:
+def effective_run_policy(own: RunPolicy, defaults: Defaults) -> RunPolicy:
     """Deadlines and retries with the platform's, where the resource does not write its own."""
     given = {name: value for name, value in defaults.run_policy if value is not None}
     return own.model_copy(update={n: v for n, v in given.items() if n not in own.model_fields_set})

@@ -7,7 +7,7 @@ from hindcast.api import OfflineTraining, Resource
 from hindcast.api.attempt import Attempt
 from hindcast.api.cluster import EnvFrom
 from hindcast_operator.manifests.sizes import PoolSize
-from hindcast_operator.manifests.storage import below
+from hindcast_operator.manifests.storage import join_location
 from hindcast_operator.manifests.volumes import CODE_FOLDER, HOME
 
 RESERVED: Final = ("HINDCAST_ATTEMPT", "HINDCAST_NAMESPACE")
@@ -26,8 +26,8 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
     }
     if isinstance(resource, OfflineTraining):
         # What is prepared of a training's data is read by all of its learners, and by its next attempt.
-        found["HINDCAST_CACHE"] = {"value": below(resource.spec.checkpoint.path, ".cache")}
-    if not size.gpus:
+        found["HINDCAST_CACHE"] = {"value": join_location(resource.spec.checkpoint.path, ".cache")}
+    if not size.num_gpus:
         # The device plugin's runtime would show all GPUs of the node to a container that asks for none.
         found["NVIDIA_VISIBLE_DEVICES"] = {"value": "void"}
     found |= {
@@ -41,6 +41,6 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
     return [{"name": name, **source} for name, source in found.items()]
 
 
-def sources(given: Iterable[EnvFrom]) -> list[dict[str, Any]]:
+def env_from(given: Iterable[EnvFrom]) -> list[dict[str, Any]]:
     """`envFrom` of a Ray container."""
     return [entry.model_dump(by_alias=True, exclude_none=True) for entry in given]

@@ -13,10 +13,12 @@ Manifest = dict[str, Any]
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 
-def metadata(resource: Resource, attempt: Attempt, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+def metadata(
+    resource: Resource, attempt: Attempt, extra_labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Of an attempt's own object. `more` labels never hide ours."""
     own = labels(resource, attempt.revision, attempt.number)
-    return _metadata(resource, attempt, attempt.child, {**(more or {}), **own})
+    return _metadata(resource, attempt, attempt.child, {**(extra_labels or {}), **own})
 
 
 def config_map(resource: Resource, attempt: Attempt) -> Manifest:

@@ -7,11 +7,11 @@ from hindcast.api import Resource
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
 from hindcast.api.cluster import ClusterSpec
 from hindcast_operator.manifests import security
-from hindcast_operator.manifests.environment import sources, variables
+from hindcast_operator.manifests.environment import env_from, variables
 from hindcast_operator.manifests.overrides import strategic_merge
-from hindcast_operator.manifests.quantities import GI, MI, as_bytes, as_cpus
+from hindcast_operator.manifests.quantities import GI, MI, format_bytes, format_cpus
 from hindcast_operator.manifests.sizes import PoolSize, resources_field
-from hindcast_operator.manifests.volumes import HOME, Mounted, volumes, writable_folders
+from hindcast_operator.manifests.volumes import HOME, MountedVolume, volumes, writable_folders
 from hindcast_operator.names import account_name, labels
 
 Template = dict[str, Any]
@@ -47,9 +47,9 @@ def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
         "name": RAY_CONTAINER,
         **_image(cluster),
         "env": variables(resource, size, attempt),
-        **({"envFrom": sources(cluster.env_from)} if cluster.env_from else {}),
-        "resources": _resources(size.cpu, size.memory, size.ephemeral_storage, size.gpus),
-        "securityContext": security.CONTAINER,
+        **({"envFrom": env_from(cluster.env_from)} if cluster.env_from else {}),
+        "resources": _resources(size.cpu, size.memory_bytes, size.ephemeral_storage_bytes, size.num_gpus),
+        "securityContext": security.CONTAINER_CONTEXT,
     }
     if size.pool == "head":
         container["ports"] = [
@@ -64,7 +64,7 @@ def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
     spec["automountServiceAccountToken"] = size.pool == "head"
     if size.pool == "head":
         spec["restartPolicy"] = "Never"
-    if size.gpus:
+    if size.num_gpus:
         spec["tolerations"] = [*spec.get("tolerations", []), {"key": GPU, "operator": "Exists"}]
     own = getattr(cluster.pod_overrides, resources_field(size.pool))
     return _overridden(template, cluster.pod_overrides.all, own)
@@ -81,7 +81,7 @@ def submitter_pod(resource: Resource, attempt: Attempt) -> Template:
         **_image(cluster),
         "env": [{"name": "HOME", "value": HOME}],
         "resources": _resources(SUBMITTER_CPU, SUBMITTER_MEMORY, GI // 4),
-        "securityContext": security.CONTAINER,
+        "securityContext": security.CONTAINER_CONTEXT,
     }
     template = _template(resource, attempt, SUBMITTER, container, writable_folders())
     template["spec"] |= {"automountServiceAccountToken": False, "restartPolicy": "Never"}
@@ -97,7 +97,7 @@ def _template(
     attempt: Attempt,
     pool: Pool | str,
     container: dict[str, Any],
-    mounted: Sequence[Mounted],
+    mounted: Sequence[MountedVolume],
 ) -> Template:
     cluster = resource.spec.cluster
     handed_on = {k: v for k, v in resource.metadata.labels.items() if not k.startswith(_KEPT_OFF_PODS)}
@@ -105,7 +105,7 @@ def _template(
         "serviceAccountName": cluster.service_account_name
         or account_name(resource.kind, resource.metadata.name),
         "enableServiceLinks": False,
-        "securityContext": security.POD,
+        "securityContext": security.POD_CONTEXT,
         "containers": [container | {"volumeMounts": [mount for _, mount in mounted]}],
         "volumes": [volume for volume, _ in mounted],
     }
@@ -134,10 +134,12 @@ def _overridden(template: Template, *overrides: dict[str, Any] | None) -> Templa
     merged = template
     for override in overrides:
         merged = strategic_merge(merged, override or {})
-    spec = _restricted(merged.get("spec") or {}, security.ANY_POD)
+    spec = _restricted(merged.get("spec") or {}, security.REQUIRED_POD_CONTEXT)
     for field in ("containers", "initContainers"):
         if spec.get(field):
-            spec[field] = [_restricted(container, security.ANY_CONTAINER) for container in spec[field]]
+            spec[field] = [
+                _restricted(container, security.REQUIRED_CONTAINER_CONTEXT) for container in spec[field]
+            ]
     return {
         **merged,
         "metadata": strategic_merge(merged.get("metadata") or {}, template["metadata"]),
@@ -156,12 +158,12 @@ def _image(cluster: ClusterSpec) -> dict[str, Any]:
 
 def _resources(cpu: float, memory: int, storage: int, gpus: int = 0) -> dict[str, Any]:
     devices = {GPU: str(gpus)} if gpus else {}
-    memory_bytes = as_bytes(memory)
+    memory_bytes = format_bytes(memory)
     return {
         "requests": {
-            "cpu": as_cpus(cpu),
+            "cpu": format_cpus(cpu),
             "memory": memory_bytes,
-            "ephemeral-storage": as_bytes(storage),
+            "ephemeral-storage": format_bytes(storage),
             **devices,
         },
         "limits": {"memory": memory_bytes, **devices},

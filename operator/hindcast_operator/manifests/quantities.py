@@ -6,7 +6,7 @@ MI: Final = 2**20
 GI: Final = 2**30
 
 
-def as_bytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     """`2147483648` is `2Gi`; in Gi or Mi where it is whole, else in bytes."""
     for unit, name in ((GI, "Gi"), (MI, "Mi")):
         if count % unit == 0:
@@ -14,7 +14,7 @@ def as_bytes(count: int) -> str:
     return str(count)
 
 
-def as_cpus(cpus: float) -> str:
+def format_cpus(cpus: float) -> str:
     """`0.5` is `500m`, `2.0` is `2`; at least `1m`."""
     thousandths = max(1, round(cpus * 1000))
     return str(thousandths // 1000) if thousandths % 1000 == 0 else f"{thousandths}m"

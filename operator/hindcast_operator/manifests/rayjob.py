@@ -9,7 +9,7 @@ from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.manifests import security
 from hindcast_operator.manifests.objects import metadata
 from hindcast_operator.manifests.pods import Template, ray_pod, submitter_pod
-from hindcast_operator.manifests.quantities import MI, as_bytes
+from hindcast_operator.manifests.quantities import MI, format_bytes
 from hindcast_operator.manifests.sizes import PoolSize, Sizes
 from hindcast_operator.manifests.volumes import ATTEMPT_FOLDER, SPILL_FOLDER, writable_folders
 
@@ -31,7 +31,7 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": {
-            **metadata(resource, attempt, more={**scheduling.labels, **queue}),
+            **metadata(resource, attempt, extra_labels={**scheduling.labels, **queue}),
             # KubeRay copies it to the RayCluster: a head that came again would be submitted to again.
             "annotations": {"ray.io/disable-provisioned-head-restart": "true"},
         },
@@ -40,7 +40,7 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
             "submissionMode": "K8sJobMode",
             "backoffLimit": 0,
             "shutdownAfterJobFinishes": True,
-            **deadlines(resource.spec.run_policy),
+            **ray_job_deadlines(resource.spec.run_policy),
             **({"runtimeEnvYAML": json.dumps(runtime_env)} if runtime_env else {}),
             "submitterPodTemplate": submitter_pod(resource, attempt),
             "rayClusterSpec": _cluster(resource, attempt, sizes),
@@ -48,7 +48,7 @@ def ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, Any
     }
 
 
-def deadlines(policy: RunPolicy) -> dict[str, int]:
+def ray_job_deadlines(policy: RunPolicy) -> dict[str, int]:
     """KubeRay's own: a backstop, behind those that the operator keeps, and how long finished pods are kept."""
     found = {
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
@@ -65,13 +65,13 @@ def _cluster(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[str, An
     return {
         "rayVersion": resource.spec.cluster.ray_version,
         "authOptions": {"mode": "token"},
-        **(_autoscaling() if any(size.autoscaled for size in sizes.workers) else {}),
+        **(_autoscaling() if any(size.is_autoscaled for size in sizes.workers) else {}),
         "headGroupSpec": _group(sizes.head, ray_pod(resource, attempt, sizes.head)),
         "workerGroupSpecs": [
             {
                 "groupName": size.pool,
-                "replicas": size.pods,
-                "minReplicas": size.pods,
+                "replicas": size.num_pods,
+                "minReplicas": size.num_pods,
                 "maxReplicas": size.max_pods,
                 **_group(size, ray_pod(resource, attempt, size)),
             }
@@ -85,8 +85,8 @@ def _group(size: PoolSize, template: Template) -> dict[str, Any]:
         "labels": {POOL_LABEL: size.pool},
         "rayStartParams": {
             "num-cpus": str(size.num_cpus),
-            "num-gpus": str(size.gpus),
-            "object-store-memory": str(size.object_store),
+            "num-gpus": str(size.num_gpus),
+            "object-store-memory": str(size.object_store_bytes),
             "object-spilling-directory": SPILL_FOLDER,
         },
         "template": template,
@@ -95,12 +95,12 @@ def _group(size: PoolSize, template: Template) -> dict[str, Any]:
 
 def _autoscaling() -> dict[str, Any]:
     """KubeRay adds the autoscaler's container to the head's pod, whose volumes it shares."""
-    memory = as_bytes(512 * MI)
+    memory = format_bytes(512 * MI)
     return {
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {
             "version": "v2",
-            "securityContext": security.CONTAINER,
+            "securityContext": security.CONTAINER_CONTEXT,
             "resources": {
                 "requests": {"cpu": "100m", "memory": memory},
                 "limits": {"memory": memory},

@@ -8,15 +8,20 @@ from hindcast.api import OfflineTraining, Resource, parse_bytes
 from hindcast.api.cluster import CREDENTIAL_VARIABLES, ClusterSpec, PoolResources, Volume
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.environment import RESERVED
-from hindcast_operator.manifests.quantities import as_bytes
-from hindcast_operator.manifests.requirements import LEAST_OBJECT_STORE
-from hindcast_operator.manifests.security import mapping, mappings, misplaced, privileges
-from hindcast_operator.manifests.sizes import OTHER_SHARED_MEMORY
+from hindcast_operator.manifests.quantities import format_bytes
+from hindcast_operator.manifests.requirements import MIN_OBJECT_STORE_BYTES
+from hindcast_operator.manifests.security import (
+    as_mapping,
+    granted_privileges,
+    mapping_entries,
+    template_problems,
+)
+from hindcast_operator.manifests.sizes import OTHER_SHARED_MEMORY_BYTES
 from hindcast_operator.manifests.storage import StoragePath, storage_paths
 
-LEAST_RAY: Final = (2, 52)
+MIN_RAY_VERSION: Final = (2, 52)
 """The first Ray whose dashboard asks for a token."""
-_LEAST_SHARED_MEMORY: Final = LEAST_OBJECT_STORE + OTHER_SHARED_MEMORY
+_LEAST_SHARED_MEMORY: Final = MIN_OBJECT_STORE_BYTES + OTHER_SHARED_MEMORY_BYTES
 
 
 def refusals(resource: Resource, defaults: Defaults) -> list[str]:
@@ -35,7 +40,7 @@ def refusals(resource: Resource, defaults: Defaults) -> list[str]:
         *_mounts(cluster),
         *_variables(cluster),
         *_runtime_env(cluster),
-        *misplaced(cluster.pod_overrides),
+        *template_problems(cluster.pod_overrides),
         *_privileges(cluster, defaults),
     ]
 
@@ -48,20 +53,22 @@ def _locations(resource: Resource, defaults: Defaults) -> Iterator[str]:
     for location in storage_paths(resource):
         if location.leaves_root:
             yield f"{location.field} is {location.path}, outside the platform's storageRoot; remove the .."
-        elif location.relative and defaults.storage_root is None:
+        elif location.is_relative and defaults.storage_root is None:
             yield (
                 f"{location.field} is {location.path}, which is relative, and the platform has no storageRoot; "
                 "give a URI (s3://…) or a path on a mounted volume"
             )
-        elif location.written and location.local is not None and (problem := _lost(location, cluster)):
+        elif (
+            location.is_written and location.local_path is not None and (problem := _lost(location, cluster))
+        ):
             yield f"{location.field} is {location.path}, {problem}; give a URI (s3://…) or a path on a mounted volume"
 
 
 def _lost(location: StoragePath, cluster: ClusterSpec) -> str | None:
     """Why what is written there would not be found again; None where it would."""
-    mounted = [volume for volume in cluster.volumes if _below(location.local or "", volume.mount_path)]
+    mounted = [volume for volume in cluster.volumes if _below(location.local_path or "", volume.mount_path)]
     if not mounted:
-        below = any(_below(location.local or "", path) for path in _overridden_mounts(cluster))
+        below = any(_below(location.local_path or "", path) for path in _overridden_mounts(cluster))
         return None if below else "on no mounted volume, and would be lost with the pod"
     volume = max(mounted, key=lambda volume: len(volume.mount_path))
     return _unfit(volume)
@@ -76,8 +83,10 @@ def _unfit(volume: Volume) -> str | None:
 
 def _overridden_mounts(cluster: ClusterSpec) -> Iterator[str]:
     for _, override in cluster.pod_overrides:
-        for container in mappings(mapping(mapping(override).get("spec")).get("containers")):
-            yield from (str(mount.get("mountPath")) for mount in mappings(container.get("volumeMounts")))
+        for container in mapping_entries(as_mapping(as_mapping(override).get("spec")).get("containers")):
+            yield from (
+                str(mount.get("mountPath")) for mount in mapping_entries(container.get("volumeMounts"))
+            )
 
 
 def _below(path: str, folder: str) -> bool:
@@ -107,10 +116,10 @@ def _pools(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
 
 def _ray_version(cluster: ClusterSpec) -> Iterator[str]:
     version = cluster.ray_version or ""
-    if tuple(int(part) for part in version.split(".")[:2]) < LEAST_RAY:
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_RAY_VERSION:
         yield (
             f"spec.cluster.rayVersion is {version}, whose dashboard has no token authentication; use an image with "
-            f"Ray {LEAST_RAY[0]}.{LEAST_RAY[1]} or later"
+            f"Ray {MIN_RAY_VERSION[0]}.{MIN_RAY_VERSION[1]} or later"
         )
 
 
@@ -119,12 +128,12 @@ def _pod_sizes(resources: PoolResources) -> Iterator[str]:
         own, field = getattr(resources, name), f"spec.cluster.resources.{info.alias}"
         shm = parse_bytes(own.shared_memory) if own.shared_memory is not None else None
         if shm is not None and shm < _LEAST_SHARED_MEMORY:
-            least = as_bytes(_LEAST_SHARED_MEMORY)
+            least = format_bytes(_LEAST_SHARED_MEMORY)
             yield f"{field}.sharedMemory is {own.shared_memory}, and Ray's object store needs {least}; give more"
         used = _LEAST_SHARED_MEMORY if shm is None else shm
         if own.memory is not None and parse_bytes(own.memory) <= used:
             yield (
-                f"{field}.memory is {own.memory}, and /dev/shm alone may take {as_bytes(used)} of it; "
+                f"{field}.memory is {own.memory}, and /dev/shm alone may take {format_bytes(used)} of it; "
                 "give more memory"
             )
 
@@ -160,7 +169,7 @@ def _runtime_env(cluster: ClusterSpec) -> Iterator[str]:
     for name, folder in folders:
         if isinstance(folder, str) and "://" not in folder:
             yield f"{field}.{name} has {folder}, a local folder; give a URI, or use code.configMap"
-    for name in mapping(runtime_env.get("env_vars")):
+    for name in as_mapping(runtime_env.get("env_vars")):
         if name in CREDENTIAL_VARIABLES:
             yield f"{field}.env_vars sets {name} inline; pass it through spec.cluster.envFrom"
 
@@ -169,7 +178,7 @@ def _privileges(cluster: ClusterSpec, defaults: Defaults) -> Iterator[str]:
     if defaults.allow_privileged:
         return
     # Overrides that come from the platform's own defaults are allowed.
-    allowed = set(privileges(defaults.cluster.pod_overrides))
-    for found in privileges(cluster.pod_overrides):
+    allowed = set(granted_privileges(defaults.cluster.pod_overrides))
+    for found in granted_privileges(cluster.pod_overrides):
         if found not in allowed:
             yield f"{found}, which the platform does not allow; remove it"

@@ -13,7 +13,7 @@ from hindcast.api.attempt import Pool, ResolvedInput
 from hindcast.api.input import Sampler
 from hindcast.api.options import live_algorithms
 from hindcast_operator.manifests.data_size import DataSize, data_size
-from hindcast_operator.manifests.quantities import GI, MI, as_bytes, round_up
+from hindcast_operator.manifests.quantities import GI, MI, format_bytes, round_up
 
 NODE: Final = 256 * MI
 """Ray's daemons on a pod (raylet, agents, log monitor: 210 MiB)."""
@@ -25,7 +25,7 @@ CUDA: Final = 3 * GI
 """Host memory of a process with a GPU, for its libraries, context and pinned buffers (assumed)."""
 ENVIRONMENT: Final = 32 * MI
 """One environment of a runner (assumed: a small simulator)."""
-LEAST_OBJECT_STORE: Final = 128 * MI
+MIN_OBJECT_STORE_BYTES: Final = 128 * MI
 """Ray takes no less than 75 MiB."""
 RESIDENT_LIMIT: Final = 2 * GI
 """Data up to this size are given the memory to stay resident on a learner without a GPU."""
@@ -47,9 +47,9 @@ class Requirements:
     memory: tuple[Amount, ...]
     gpus: Amount = (0, "CPUs only")
     max_pods: int = 0
-    least_memory: Amount = (0, "")
-    object_store: Amount = (LEAST_OBJECT_STORE, "nothing large passes through it")
-    spill: int = 1 * GI
+    min_memory: Amount = (0, "")
+    object_store: Amount = (MIN_OBJECT_STORE_BYTES, "nothing large passes through it")
+    spill_bytes: int = 1 * GI
 
 
 def requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
@@ -89,7 +89,7 @@ def _recording(resource: OfflineRecording) -> tuple[Requirements, ...]:
                 (NODE, "Ray's daemons"),
                 (2 * PROCESS, "a runner, and the coordinator on one of the pods"),
                 *expert,
-                (ENVIRONMENT * envs, f"at {as_bytes(ENVIRONMENT)} for each environment ({envs})"),
+                (ENVIRONMENT * envs, f"at {format_bytes(ENVIRONMENT)} for each environment ({envs})"),
                 (256 * MI, "episodes being written"),
             ),
         ),
@@ -102,7 +102,7 @@ def _training(resource: OfflineTraining, inputs: Mapping[str, ResolvedInput]) ->
     return (*data, _learner(resource, size))
 
 
-def evaluation_runners(resource: OfflineTraining) -> int:
+def num_evaluation_runners(resource: OfflineTraining) -> int:
     """Runners that evaluate in the data pool; none where the learner's process evaluates."""
     evaluation = resource.spec.evaluation_in_environment
     if evaluation is None:
@@ -113,13 +113,13 @@ def evaluation_runners(resource: OfflineTraining) -> int:
 def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]:
     workers = resource.spec.pipeline.data_workers
     fewest, most = workers.interval if resource.spec.recorded else (0, 0)
-    cpus, runners = math.ceil(workers.cpus), evaluation_runners(resource)
+    cpus, runners = math.ceil(workers.cpus), num_evaluation_runners(resource)
     evaluating = math.ceil(runners / cpus)
     if most + evaluating == 0:
         return ()
     named = "replicas" if fewest == most else "minReplicas and maxReplicas"
     extra = f", and {evaluating} for evaluation.runners {runners}" if evaluating else ""
-    in_flight = round_up(2 * size.window / max(fewest, 1), MI) if most else 0
+    in_flight = round_up(2 * size.window_bytes / max(fewest, 1), MI) if most else 0
     play = PROCESS + ENVIRONMENT * _envs(resource) if runners else 0
     return (
         Requirements(
@@ -131,11 +131,11 @@ def _data(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]
             gpus=(math.ceil(workers.gpus), "spec.pipeline.dataWorkers.gpus"),
             memory=(
                 (NODE, "Ray's daemons"),
-                (max(PROCESS + 5 * size.unit, cpus * play), _data_process(cpus if runners else 0)),
+                (max(PROCESS + 5 * size.unit_bytes, cpus * play), _data_process(cpus if runners else 0)),
                 *_cuda(math.ceil(workers.gpus)),
             ),
             object_store=_object_store(in_flight, f"this and the next window, over {fewest} workers", size),
-            spill=max(GI, in_flight),
+            spill_bytes=max(GI, in_flight),
         ),
     )
 
@@ -169,15 +169,15 @@ def _learner(resource: OfflineTraining, size: DataSize) -> Requirements:
             (NODE, "Ray's daemons"),
             (2 * PROCESS, "a learner, and the coordinator on one of the pods"),
             *_cuda(gpus),
-            (round_up(2 * size.window, MI), "this and the next window"),
+            (round_up(2 * size.window_bytes, MI), "this and the next window"),
             *_held_out(resource, size),
             *(_played(sampler) if sampler else ()),
         ),
-        least_memory=_resident(resource, size) if not gpus else (0, ""),
+        min_memory=_resident(resource, size) if not gpus else (0, ""),
         object_store=_object_store(
-            round_up(size.window, MI) if fed else 0, "the window that data workers have sent", size
+            round_up(size.window_bytes, MI) if fed else 0, "the window that data workers have sent", size
         ),
-        spill=max(GI, size.window),
+        spill_bytes=max(GI, size.window_bytes),
     )
 
 
@@ -187,7 +187,7 @@ def _held_out(resource: OfflineTraining, size: DataSize) -> tuple[Amount, ...]:
     if offline is None:
         return ()
     share = offline.held_out or 1.0
-    total = 2 * size.window if size.total is None else 2 * math.ceil(share * size.total)
+    total = 2 * size.window_bytes if size.total_bytes is None else 2 * math.ceil(share * size.total_bytes)
     return ((round_up(total, MI), "twice the episodes of evaluation.offline"),)
 
 
@@ -196,7 +196,7 @@ def _played(sampler: Sampler) -> tuple[Amount, ...]:
     envs = sampler.envs_per_runner
     return (
         (round_up(4 * parse_bytes(sampler.capacity_bytes), MI), "four times the sampler's capacityBytes"),
-        (ENVIRONMENT * envs, f"at {as_bytes(ENVIRONMENT)} for each environment of the sampler ({envs})"),
+        (ENVIRONMENT * envs, f"at {format_bytes(ENVIRONMENT)} for each environment of the sampler ({envs})"),
     )
 
 
@@ -211,21 +211,21 @@ def _learner_cpus(given: float | None, gpus: int) -> tuple[float, str]:
 def _resident(resource: OfflineTraining, size: DataSize) -> Amount:
     """Memory with which the data stay resident, where they should."""
     pipeline = resource.spec.pipeline
-    if pipeline.residency == "Streaming" or size.total is None:
+    if pipeline.residency == "Streaming" or size.total_bytes is None:
         return 0, ""
     if pipeline.resident_budget is not None:
-        budget = min(parse_bytes(pipeline.resident_budget), size.total)
+        budget = min(parse_bytes(pipeline.resident_budget), size.total_bytes)
         return NODE + 2 * PROCESS + 2 * budget, "twice spec.pipeline.residentBudget, while data are loaded"
-    if pipeline.residency == "Auto" and size.total > RESIDENT_LIMIT:
+    if pipeline.residency == "Auto" and size.total_bytes > RESIDENT_LIMIT:
         return 0, ""
-    return RESIDENT_SHARE * size.total, "four times all data, so that they stay resident"
+    return RESIDENT_SHARE * size.total_bytes, "four times all data, so that they stay resident"
 
 
 def _cuda(gpus: int) -> tuple[Amount, ...]:
-    return ((CUDA * gpus, f"of host memory at {as_bytes(CUDA)} for each GPU"),) if gpus else ()
+    return ((CUDA * gpus, f"of host memory at {format_bytes(CUDA)} for each GPU"),) if gpus else ()
 
 
 def _object_store(wanted: int, what: str, size: DataSize) -> Amount:
-    if wanted <= LEAST_OBJECT_STORE:
-        return LEAST_OBJECT_STORE, f"the minimum; {what}: {as_bytes(wanted)}"
+    if wanted <= MIN_OBJECT_STORE_BYTES:
+        return MIN_OBJECT_STORE_BYTES, f"the minimum; {what}: {format_bytes(wanted)}"
     return wanted, f"{what}; {size.reason}"

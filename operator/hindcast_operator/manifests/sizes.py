@@ -9,12 +9,17 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import Resource, parse_bytes
 from hindcast.api.attempt import Pool, ResolvedInput
 from hindcast.api.cluster import PodResources
-from hindcast_operator.manifests.quantities import GI, MI, as_bytes, round_up
-from hindcast_operator.manifests.requirements import LEAST_OBJECT_STORE, Amount, Requirements, requirements
+from hindcast_operator.manifests.quantities import GI, MI, format_bytes, round_up
+from hindcast_operator.manifests.requirements import (
+    MIN_OBJECT_STORE_BYTES,
+    Amount,
+    Requirements,
+    requirements,
+)
 
 HEADROOM: Final = 256 * MI
 """Headroom for what is not counted: allocators, caches, other threads."""
-OTHER_SHARED_MEMORY: Final = 64 * MI
+OTHER_SHARED_MEMORY_BYTES: Final = 64 * MI
 """Of /dev/shm, for everything but Ray's object store (NCCL, torch)."""
 SCRATCH: Final = 1 * GI
 """Disk for logs and temporary files."""
@@ -39,34 +44,34 @@ class PoolSize:
     """
 
     pool: Pool
-    pods: int
+    num_pods: int
     max_pods: int
     cpu: float
     num_cpus: int
-    gpus: int
-    memory: int
-    shared_memory: int
-    object_store: int
-    ephemeral_storage: int
-    spill: int
+    num_gpus: int
+    memory_bytes: int
+    shared_memory_bytes: int
+    object_store_bytes: int
+    ephemeral_storage_bytes: int
+    spill_bytes: int
     reasons: Mapping[str, str]
 
     @property
-    def autoscaled(self) -> bool:
+    def is_autoscaled(self) -> bool:
         """Whether its number of pods follows the load."""
-        return self.max_pods > self.pods
+        return self.max_pods > self.num_pods
 
     def to_status(self) -> dict[str, Any]:
         """Field -> `{value, reason}`."""
         values: dict[str, Any] = {
-            "pods": f"{self.pods} to {self.max_pods}" if self.autoscaled else self.pods,
+            "pods": f"{self.num_pods} to {self.max_pods}" if self.is_autoscaled else self.num_pods,
             "cpu": self.cpu,
             "numCpus": self.num_cpus,
-            "gpus": self.gpus,
-            "memory": as_bytes(self.memory),
-            "sharedMemory": as_bytes(self.shared_memory),
-            "objectStoreMemory": as_bytes(self.object_store),
-            "ephemeralStorage": as_bytes(self.ephemeral_storage),
+            "gpus": self.num_gpus,
+            "memory": format_bytes(self.memory_bytes),
+            "sharedMemory": format_bytes(self.shared_memory_bytes),
+            "objectStoreMemory": format_bytes(self.object_store_bytes),
+            "ephemeralStorage": format_bytes(self.ephemeral_storage_bytes),
         }
         return {name: {"value": value, "reason": self.reasons[name]} for name, value in values.items()}
 
@@ -96,7 +101,7 @@ class Sizes:
         return {"pools": {pool.pool: pool.to_status() for pool in self.pools}}
 
 
-def sizes(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> Sizes:
+def compute_sizes(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> Sizes:
     """The pools of an attempt, each number with its reason.
 
     Args:
@@ -118,7 +123,9 @@ def _sized(need: Requirements, resource: Resource) -> PoolSize:
     memory = parse_bytes(own.memory) if own.memory else None
     shm, object_store = _shared_memory(need.object_store[0], own.shared_memory, memory)
     computed, why_memory = _memory(need, shm)
-    storage = SCRATCH + need.spill if own.ephemeral_storage is None else parse_bytes(own.ephemeral_storage)
+    storage = (
+        SCRATCH + need.spill_bytes if own.ephemeral_storage is None else parse_bytes(own.ephemeral_storage)
+    )
     spill = max(storage - SCRATCH, storage // 2)
     reasons = {
         "pods": need.pods[1],
@@ -126,25 +133,25 @@ def _sized(need: Requirements, resource: Resource) -> PoolSize:
         "numCpus": need.num_cpus[1],
         "gpus": need.gpus[1],
         "memory": why_memory,
-        "sharedMemory": f"the object store, and {as_bytes(shm - object_store)} for NCCL and torch",
+        "sharedMemory": f"the object store, and {format_bytes(shm - object_store)} for NCCL and torch",
         "objectStoreMemory": need.object_store[1],
-        "ephemeralStorage": f"{as_bytes(storage - spill)} for logs + {as_bytes(spill)} for spilled objects",
+        "ephemeralStorage": f"{format_bytes(storage - spill)} for logs + {format_bytes(spill)} for spilled objects",
     }
     if object_store != need.object_store[0]:
         reasons["objectStoreMemory"] = "what fits into /dev/shm"
     given = own.model_dump(by_alias=True, exclude_none=True)
     return PoolSize(
         pool=need.pool,
-        pods=need.pods[0],
+        num_pods=need.pods[0],
         max_pods=max(need.pods[0], need.max_pods),
         cpu=own.cpu or need.cpu[0],
         num_cpus=need.num_cpus[0],
-        gpus=need.gpus[0],
-        memory=memory or computed,
-        shared_memory=shm,
-        object_store=object_store,
-        ephemeral_storage=storage,
-        spill=spill,
+        num_gpus=need.gpus[0],
+        memory_bytes=memory or computed,
+        shared_memory_bytes=shm,
+        object_store_bytes=object_store,
+        ephemeral_storage_bytes=storage,
+        spill_bytes=spill,
         reasons=reasons
         | {field: f"set by spec.cluster.resources.{to_camel(name)}.{field}" for field in given},
     )
@@ -153,18 +160,18 @@ def _sized(need: Requirements, resource: Resource) -> PoolSize:
 def _memory(need: Requirements, shm: int) -> Amount:
     parts = [part for part in (*need.memory, (shm, "/dev/shm"), (HEADROOM, "headroom")) if part[0]]
     total = sum(size for size, _ in parts)
-    least, why = need.least_memory
+    least, why = need.min_memory
     if least > total:
         return round_up(least, 128 * MI), why
-    return round_up(total, 128 * MI), " + ".join(f"{as_bytes(size)} {what}" for size, what in parts)
+    return round_up(total, 128 * MI), " + ".join(f"{format_bytes(size)} {what}" for size, what in parts)
 
 
 def _shared_memory(object_store: int, given: str | None, memory: int | None) -> tuple[int, int]:
     """Bytes of /dev/shm and of the object store in it; at most half of a pod's memory that was given."""
     if given is not None:
         shm = parse_bytes(given)
-        return shm, max(shm - OTHER_SHARED_MEMORY, shm // 2)
+        return shm, max(shm - OTHER_SHARED_MEMORY_BYTES, shm // 2)
     if memory is not None:
-        room = memory // 2 - OTHER_SHARED_MEMORY
-        object_store = min(object_store, max(room, LEAST_OBJECT_STORE))
-    return object_store + OTHER_SHARED_MEMORY, object_store
+        room = memory // 2 - OTHER_SHARED_MEMORY_BYTES
+        object_store = min(object_store, max(room, MIN_OBJECT_STORE_BYTES))
+    return object_store + OTHER_SHARED_MEMORY_BYTES, object_store

@@ -20,20 +20,20 @@ class StoragePath:
 
     field: str
     path: str
-    written: bool
+    is_written: bool
 
     @property
-    def relative(self) -> bool:
+    def is_relative(self) -> bool:
         """Whether it is neither a URI nor a path from the root or the home folder."""
         return not self.path.startswith(("/", "~")) and _SCHEME.match(self.path) is None
 
     @property
     def leaves_root(self) -> bool:
         """Whether it is a relative path that leads out of the folder that it starts in."""
-        return self.relative and posixpath.normpath(self.path).split("/")[0] == ".."
+        return self.is_relative and posixpath.normpath(self.path).split("/")[0] == ".."
 
     @property
-    def local(self) -> str | None:
+    def local_path(self) -> str | None:
         """The path in the pod's own file system; None of any other."""
         path = self.path.removeprefix("file://")
         return posixpath.normpath(path) if path.startswith(("/", "~")) else None
@@ -62,19 +62,19 @@ def with_absolute_paths(resource: Resource, root: str | None) -> Resource:
     namespace = resource.metadata.namespace or "default"
 
     def below_root(location: StoragePath) -> str:
-        if not location.relative or location.leaves_root:
+        if not location.is_relative or location.leaves_root:
             return location.path
-        return below(root, namespace, posixpath.normpath(location.path))
+        return join_location(root, namespace, posixpath.normpath(location.path))
 
     return _map(resource, below_root)
 
 
 def run_folder(training: OfflineTraining) -> str:
     """The run folder of a training: `hindcast.run.claim.run_folder` without the runtime extra."""
-    return below(training.spec.checkpoint.path, training.metadata.name, f"r{training.spec.revision}")
+    return join_location(training.spec.checkpoint.path, training.metadata.name, f"r{training.spec.revision}")
 
 
-def below(folder: str, *names: str) -> str:
+def join_location(folder: str, *names: str) -> str:
     """What is below a folder; a query of its URI (`hdfs://host/x?user=…`) stays at the end.
 
     In plain paths and buckets, `?` is part of a name.
@@ -107,7 +107,7 @@ def _changed(part: Any, steps: Sequence[str], field: str, change: _Change) -> An
     if isinstance(part, list):
         return [_changed(each, steps, f"{field}[{index}]", change) for index, each in enumerate(part)]
     if isinstance(part, str):
-        return change(StoragePath(field, part, written=field in _WRITTEN))
+        return change(StoragePath(field, part, is_written=field in _WRITTEN))
     step, *below = steps
     if getattr(part, step) is None:
         return part

@@ -10,9 +10,9 @@ from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import Condition, RunStatus, Status
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts, RayJobFacts
 from hindcast_operator.planning.diagnosis import Diagnosis, diagnose
-from hindcast_operator.planning.revisions import Revision, renewed_run
-from hindcast_operator.planning.status import condition_of
-from hindcast_operator.times import after, earliest, parse, stamp
+from hindcast_operator.planning.revisions import Revision, renew_run
+from hindcast_operator.planning.status import find_condition
+from hindcast_operator.times import after, earliest, format_timestamp, parse_time
 
 UNREACHABLE_SECONDS: Final = 300
 """A pod whose node has not answered this long counts as gone; should it run on, the output's lease keeps it out."""
@@ -39,7 +39,7 @@ class LiveAttempt:
     revision: Revision
     uid: str
     diagnosis: Diagnosis | None
-    cluster: Condition | None
+    cluster_condition: Condition | None
     now: datetime
 
     def with_run(self, run: RunStatus) -> "LiveAttempt":
@@ -62,7 +62,7 @@ class LiveAttempt:
     @property
     def config_map(self) -> ConfigMapFacts | None:
         """Its ConfigMap, where that is the attempt's own."""
-        return own_config_map(self.facts, self.uid)
+        return owned_config_map(self.facts, self.uid)
 
     @property
     def report(self) -> Report | None:
@@ -86,12 +86,12 @@ def observe_attempt(
         revision=revision,
         uid=facts.uid,
         diagnosis=diagnose(found, run.image or "", old.resolved, now),
-        cluster=condition_of(old, "ClusterReady"),
+        cluster_condition=find_condition(old, "ClusterReady"),
         now=now,
     )
     run = _with_what_was_seen(attempt, was_queued=old.state == "Queued")
     if attempt.job is None and run.child_uid is None:
-        run = renewed_run(facts, revision, run)
+        run = renew_run(facts, revision, run)
     return attempt.with_run(run)
 
 
@@ -103,7 +103,7 @@ def _with_what_was_seen(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
     if not job.deleting and run.child_uid is None:
         seen["child_uid"] = job.uid
     if attempt.report is not None and run.heard is None:
-        seen["heard"] = stamp(attempt.now)
+        seen["heard"] = format_timestamp(attempt.now)
     if _has_saved(attempt):
         seen["retries"] = 0
     if is_queued(job):
@@ -111,7 +111,7 @@ def _with_what_was_seen(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
             seen["admitted"] = None
     elif run.admitted is None:
         began = job.created if job.started is None else max(job.created, job.started)
-        seen["admitted"] = stamp(attempt.now if was_queued else began)
+        seen["admitted"] = format_timestamp(attempt.now if was_queued else began)
     return run.model_copy(update=seen)
 
 
@@ -124,7 +124,7 @@ def _has_saved(attempt: LiveAttempt) -> bool:
 # -- what exists --------------------------------------------------------------------------------------------
 
 
-def own_config_map(attempt: AttemptFacts, uid: str) -> ConfigMapFacts | None:
+def owned_config_map(attempt: AttemptFacts, uid: str) -> ConfigMapFacts | None:
     """The attempt's ConfigMap, where the resource of that uid owns it."""
     found = attempt.config_map
     return found if found is not None and found.owner_uid == uid else None
@@ -135,7 +135,7 @@ def is_gone(attempt: AttemptFacts, now: datetime) -> bool:
     return attempt.ray_job is None and all(_pod_is_gone(pod, now) for pod in attempt.pods)
 
 
-def next_gone(attempts: Iterable[AttemptFacts], now: datetime) -> datetime | None:
+def next_pod_loss_time(attempts: Iterable[AttemptFacts], now: datetime) -> datetime | None:
     """When the next pod on an unreachable node counts as gone."""
     pods = [pod for attempt in attempts for pod in attempt.pods if not _pod_is_gone(pod, now)]
     return earliest(*(_given_up(pod) for pod in pods))
@@ -174,7 +174,7 @@ def start_deadline(attempt: LiveAttempt) -> datetime | None:
     """Until when the attempt must have reported: from its admission; none while it is queued."""
     if attempt.run.admitted is None or attempt.run.heard is not None:
         return None
-    return after(parse(attempt.run.admitted), attempt.policy.start_deadline_seconds)
+    return after(parse_time(attempt.run.admitted), attempt.policy.start_deadline_seconds)
 
 
 def active_deadline(attempt: LiveAttempt) -> datetime | None:
@@ -182,7 +182,7 @@ def active_deadline(attempt: LiveAttempt) -> datetime | None:
     limit = attempt.policy.active_deadline_seconds
     if limit is None or attempt.run.admitted is None:
         return None
-    return after(parse(attempt.run.admitted), limit - attempt.run.active_seconds)
+    return after(parse_time(attempt.run.admitted), limit - attempt.run.active_seconds)
 
 
 def heartbeat_deadline(attempt: LiveAttempt) -> datetime | None:
@@ -225,4 +225,4 @@ def stop_deadline(attempt: LiveAttempt) -> datetime | None:
     """Until when an attempt that was asked to checkpoint and stop must have done so."""
     if attempt.run.asked_to_stop is None:
         return None
-    return after(parse(attempt.run.asked_to_stop), attempt.policy.suspend_grace_seconds)
+    return after(parse_time(attempt.run.asked_to_stop), attempt.policy.suspend_grace_seconds)

@@ -16,7 +16,7 @@ from hindcast_operator.times import after
 KUBERAY_SILENCE_SECONDS: Final = 45
 """KubeRay processes a new RayJob within a second or two, somewhat later when busy."""
 
-LONGEST_QUOTE: Final = 300
+MAX_QUOTE_LENGTH: Final = 300
 
 _POOLS: Final = ("head", "learner", "data", "runner", "submitter")
 _IMAGE: Final = (
@@ -73,7 +73,7 @@ def diagnose(
     return next((found for pod in _in_order(attempt.pods) if (found := _of_pod(pod, image, resolved))), None)
 
 
-def more_memory(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
+def memory_hint(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
     """Which field to raise for more memory in a pool, and its value now."""
     if pool is None:
         return "raise the memory of its pool (spec.cluster.resources.<pool>.memory)"
@@ -82,10 +82,10 @@ def more_memory(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
     return f"raise {_resources(pool)}.memory{now}"
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A message of another component, on one line, cut to a readable length."""
     line = " ".join(text.split())
-    return line if len(line) <= LONGEST_QUOTE else line[: LONGEST_QUOTE - 1] + "…"
+    return line if len(line) <= MAX_QUOTE_LENGTH else line[: MAX_QUOTE_LENGTH - 1] + "…"
 
 
 def _in_order(pods: Iterable[PodFacts]) -> list[PodFacts]:
@@ -97,7 +97,7 @@ def _in_order(pods: Iterable[PodFacts]) -> list[PodFacts]:
 def _of_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis | None:
     name = f"pod {pod.name} ({pod.pool})"
     if not pod.ready and pod.out_of_memory:
-        hint = more_memory(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
+        hint = memory_hint(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
         return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} ran out of memory and was killed; {hint}")
     if pod.reason == "Evicted":
         return Diagnosis(
@@ -125,14 +125,14 @@ def _unschedulable(name: str, pod: PodFacts) -> str:
         "": "resolve what the scheduler reports",
     }
     fix = next(fix for sign, fix in fixes.items() if sign in scheduler)
-    return f"no node can run {name}: {quoted(scheduler).rstrip('.')}; {fix}"
+    return f"no node can run {name}: {quote(scheduler).rstrip('.')}; {fix}"
 
 
 def _waiting(name: str, image: str, reason: str, message: str) -> Diagnosis | None:
     if reason in _IMAGE:
         return Diagnosis(Reason.IMAGE_PULL_FAILED, _image_message(name, image, reason, message))
     if reason == "CreateContainerConfigError":
-        text = f"{name} is missing what its containers need: {quoted(message)}; create it"
+        text = f"{name} is missing what its containers need: {quote(message)}; create it"
         return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, text)
     if reason in _START:
         text = f"{name} cannot start ({reason}); inspect it with kubectl describe pod and kubectl logs"
@@ -153,13 +153,13 @@ def _image_message(name: str, image: str, reason: str, message: str) -> str:
 def _mounts(name: str, pod: PodFacts) -> Diagnosis | None:
     if pod.mount_failure is None or pod.phase != "Pending":
         return None
-    text = f"a volume of {name} cannot be mounted: {quoted(pod.mount_failure)}; create what is missing"
+    text = f"a volume of {name} cannot be mounted: {quote(pod.mount_failure)}; create what is missing"
     return Diagnosis(Reason.MOUNT_FAILED, text)
 
 
 def _refused_pods(what: str, message: str) -> Diagnosis:
     # Each try names another pod: only the text after its name stays the same.
-    said = quoted(message.rpartition("is forbidden: ")[2])
+    said = quote(message.rpartition("is forbidden: ")[2])
     if "violates PodSecurity" in message:
         return Diagnosis(Reason.POD_SECURITY_VIOLATION, f"Pod Security rejected {what}: {said}")
     if any(word in message for word in _QUOTA):

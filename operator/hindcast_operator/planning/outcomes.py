@@ -20,10 +20,10 @@ from hindcast_operator.planning.attempts import (
     start_deadline,
     stop_deadline,
 )
-from hindcast_operator.planning.diagnosis import POD_LOSSES, more_memory, quoted
+from hindcast_operator.planning.diagnosis import POD_LOSSES, memory_hint, quote
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.runs import Outcome, ended, losses
-from hindcast_operator.times import earliest, stamp
+from hindcast_operator.planning.runs import Outcome, end_run, num_losses
+from hindcast_operator.times import earliest, format_timestamp
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Ending:
     message: str
 
 
-def ending_of(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunStatus, Ending | None]:
+def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunStatus, Ending | None]:
     """The attempt's entry, and how it has ended; None while it is running.
 
     An attempt that is to be suspended, and has reported, is asked to stop.
@@ -48,19 +48,19 @@ def ending_of(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunSta
         return run, None
     if run.heard is None:
         return run, Ending("Suspended", Reason.SUSPENDED, "Suspended before it started")
-    return run.model_copy(update={"asked_to_stop": stamp(attempt.now)}), None
+    return run.model_copy(update={"asked_to_stop": format_timestamp(attempt.now)}), None
 
 
-def ended_run(attempt: LiveAttempt, ending: Ending) -> RunStatus:
+def end_attempt(attempt: LiveAttempt, ending: Ending) -> RunStatus:
     """The entry of the attempt that has ended; the loss that exhausts the retries is final."""
     limit = attempt.policy.backoff_limit
-    run = ended(attempt.run, ending.outcome, ending.reason, ending.message, attempt.now)
-    count = losses(run)
+    run = end_run(attempt.run, ending.outcome, ending.reason, ending.message, attempt.now)
+    count = num_losses(run)
     if ending.outcome != "Lost" or count <= limit:
         return run
     lost = "1 attempt was" if count == 1 else f"{count} attempts were"
     text = f"{lost} lost (spec.runPolicy.backoffLimit is {limit}); the last one ({ending.reason}): {ending.message}"
-    return ended(run, "Failed", Reason.BACKOFF_LIMIT_EXCEEDED, text, attempt.now)
+    return end_run(run, "Failed", Reason.BACKOFF_LIMIT_EXCEEDED, text, attempt.now)
 
 
 def _ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> Ending | None:
@@ -94,7 +94,7 @@ def _while_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
 def _reported(outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> Ending:
     message = outcome.message
     if outcome.reason == "OutOfMemory" and "spec." not in message:
-        message = f"{message.rstrip('. ')}; {more_memory(outcome.pool, resolved)}"
+        message = f"{message.rstrip('. ')}; {memory_hint(outcome.pool, resolved)}"
     return Ending(outcome.state, Reason.of(outcome.reason), message)
 
 
@@ -112,9 +112,7 @@ def _deleted(attempt: LiveAttempt) -> Ending | None:
 def _invalid(attempt: LiveAttempt) -> Ending | None:
     if attempt.job is None or attempt.job.deployment_status != "ValidationFailed":
         return None
-    message = (
-        f"KubeRay rejected the RayJob: {quoted(attempt.job.message)}; correct it and raise spec.revision"
-    )
+    message = f"KubeRay rejected the RayJob: {quote(attempt.job.message)}; correct it and raise spec.revision"
     return Ending("Failed", Reason.INVALID_RAY_JOB, message)
 
 
@@ -192,7 +190,7 @@ def _lost(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
     """A loss, explained by what killed the pods: seen now, or remembered from before they were gone."""
     if attempt.diagnosis is not None and attempt.diagnosis.reason in POD_LOSSES:
         return Ending("Lost", attempt.diagnosis.reason, f"{message}: {attempt.diagnosis.message}")
-    old = attempt.cluster
+    old = attempt.cluster_condition
     if old is not None and old.status == "False" and old.reason in POD_LOSSES:
         return Ending("Lost", Reason.of(old.reason), f"{message}: {old.message}")
     return Ending("Lost", reason, message)

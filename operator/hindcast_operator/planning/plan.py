@@ -9,22 +9,22 @@ from hindcast.api.status import RunStatus, Status
 from hindcast_operator.decision import CreateAttempt, Decision
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts
-from hindcast_operator.manifests import sizes
-from hindcast_operator.planning.attempts import observe_attempt, own_config_map
-from hindcast_operator.planning.outcomes import ended_run, ending_of
+from hindcast_operator.manifests import compute_sizes
+from hindcast_operator.planning.attempts import observe_attempt, owned_config_map
+from hindcast_operator.planning.outcomes import end_attempt, find_ending
 from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.planning.revisions import change_waiting, requested_revision
-from hindcast_operator.planning.runs import current_run, ended, replace_latest
+from hindcast_operator.planning.runs import current_run, end_run, replace_latest_run
 from hindcast_operator.planning.situations import (
     Case,
-    adopted_run,
-    before_next_attempt,
-    goes_on,
-    of_finished_run,
-    of_live_attempt,
-    without_kuberay,
+    adopt_run,
+    finished_situation,
+    live_situation,
+    should_continue,
+    situation_before_attempt,
+    situation_without_kuberay,
 )
-from hindcast_operator.planning.status import Situation, events_of, new_status, read_status
+from hindcast_operator.planning.status import Situation, events_between, new_status, read_status
 
 
 def plan(facts: Facts, defaults: Defaults) -> Decision:
@@ -43,7 +43,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
         return Decision(old)
     now = facts.now.replace(microsecond=0)
     revision = requested_revision(facts, defaults, old.runs)
-    runs = _superseded(old.runs, revision.number, now) or adopted_run(facts, revision, now)
+    runs = _superseded(old.runs, revision.number, now) or adopt_run(facts, revision, now)
     situation = _situation(Case(facts, revision, runs, now), old)
     run = current_run(situation.runs, revision.number)
     spec_changes = {"SpecDrift": revision.drift, "ChangeWaiting": change_waiting(facts.resource, run)}
@@ -57,23 +57,23 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
         now=now,
         new_revision=run is None or (bool(old.runs) and old.runs[0].revision != revision.number),
     )
-    return Decision(status, situation.actions, events_of(old, status), situation.requeue_at)
+    return Decision(status, situation.actions, events_between(old, status), situation.requeue_at)
 
 
 def _situation(case: Case, old: Status) -> Situation:
     run = case.run
     if run is not None and run.outcome is None:
         if case.facts.kuberay == "NotInstalled":
-            return without_kuberay(case)
+            return situation_without_kuberay(case)
         attempt = observe_attempt(case.facts, old, case.revision, run, case.now)
-        run, ending = ending_of(attempt, old.resolved)
+        run, ending = find_ending(attempt, old.resolved)
         if ending is None:
-            return of_live_attempt(case, attempt.with_run(run))
-        run = ended_run(attempt, ending)
+            return live_situation(case, attempt.with_run(run))
+        run = end_attempt(attempt, ending)
         case = case.with_run(run)
-    if run is not None and run.outcome in ("Succeeded", "Failed") and not goes_on(case, run):
-        return of_finished_run(case, run)
-    return before_next_attempt(case)
+    if run is not None and run.outcome in ("Succeeded", "Failed") and not should_continue(case, run):
+        return finished_situation(case, run)
+    return situation_before_attempt(case)
 
 
 def _superseded(runs: Sequence[RunStatus], revision: int, now: datetime) -> tuple[RunStatus, ...]:
@@ -84,16 +84,16 @@ def _superseded(runs: Sequence[RunStatus], revision: int, now: datetime) -> tupl
     if not runs or runs[0].outcome is not None or runs[0].revision == revision:
         return tuple(runs)
     message = f"spec.revision was raised to {revision}"
-    return replace_latest(runs, ended(runs[0], "Superseded", Reason.SUPERSEDED, message, now))
+    return replace_latest_run(runs, end_run(runs[0], "Superseded", Reason.SUPERSEDED, message, now))
 
 
 def _report(facts: Facts, run: RunStatus | None) -> Report | None:
     attempt = None if run is None else facts.attempts.get(run.child)
-    found = None if attempt is None else own_config_map(attempt, facts.uid)
+    found = None if attempt is None else owned_config_map(attempt, facts.uid)
     return None if found is None else found.report
 
 
 def _resolved(situation: Situation) -> Mapping[str, Any] | None:
     """Sizes of an attempt that is yet to be created."""
     create = next((action for action in situation.actions if isinstance(action, CreateAttempt)), None)
-    return None if create is None else sizes(create.resource, create.attempt.inputs).to_status()
+    return None if create is None else compute_sizes(create.resource, create.attempt.inputs).to_status()

@@ -10,7 +10,7 @@ from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import RunStatus
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts, ReferenceFacts
-from hindcast_operator.manifests import effective, run_policy
+from hindcast_operator.manifests import effective_resource, effective_run_policy
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.planning.runs import (
@@ -20,10 +20,10 @@ from hindcast_operator.planning.runs import (
     current_run,
     fixed_fields,
     input_names,
-    losses,
+    num_losses,
 )
 from hindcast_operator.planning.status import Check
-from hindcast_operator.times import stamp
+from hindcast_operator.times import format_timestamp
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
     """
     latest = runs[0].revision if runs else 1
     if facts.resource is None or facts.problems:
-        drift = Check(True, Reason.INVALID_SPEC, invalid_message(facts)) if runs else None
-        policy = run_policy(facts.run_policy, defaults)
+        drift = Check(True, Reason.INVALID_SPEC, invalid_spec_message(facts)) if runs else None
+        policy = effective_run_policy(facts.run_policy, defaults)
         return Revision(latest, facts.suspend and bool(runs), policy, None, defaults, None, None, drift)
     number = max(facts.resource.spec.revision, latest)
     pinned = _pinned(defaults, [run for run in runs if run.revision == number])
-    resource = effective(facts.resource, pinned)
+    resource = effective_resource(facts.resource, pinned)
     digest, course = spec_hash(facts.resource), course_hash(facts.resource)
     return Revision(
         number=number,
@@ -76,7 +76,7 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
     )
 
 
-def invalid_message(facts: Facts) -> str:
+def invalid_spec_message(facts: Facts) -> str:
     """What is wrong with the spec."""
     return "; ".join(facts.problems) or "The spec is not valid."
 
@@ -226,14 +226,14 @@ def new_run(
         attempt=number,
         child=child_name(facts.kind, facts.name, revision.number, number),
         inputs=_inputs(facts, previous, revision.defaults),
-        retries=0 if previous is None else losses(previous),
+        retries=0 if previous is None else num_losses(previous),
         active_seconds=0 if previous is None else active_seconds(previous, now),
-        started=stamp(now),
+        started=format_timestamp(now),
         **taken,
     )
 
 
-def renewed_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
+def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
     """The entry of an attempt whose RayJob does not exist yet: it is created from the spec as it is now."""
     if revision.resource is None:
         return run

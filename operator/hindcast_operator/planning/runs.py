@@ -13,9 +13,9 @@ from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.times import after, parse, stamp
+from hindcast_operator.times import after, format_timestamp, parse_time
 
-MOST_RUNS: Final = 32
+MAX_RUNS: Final = 32
 DEFAULTS_KEY: Final = "defaults"
 DIGEST_PREFIX: Final = "sha256:"
 """Begins what stands for a list or a mapping in `fixed`."""
@@ -51,7 +51,7 @@ def watched_children(kind: str, name: str, resource: Resource | None, status: St
     return (*latest, child_name(kind, name, revision, next_number(status.runs, revision)))
 
 
-def number_of(child: str, stem: str) -> int | None:
+def attempt_number(child: str, stem: str) -> int | None:
     """Number of a child whose name begins with the revision's stem, `<name>-r1-`."""
     match = re.fullmatch(re.escape(stem) + r"([1-9][0-9]*)", child)
     return int(match.group(1)) if match else None
@@ -60,39 +60,39 @@ def number_of(child: str, stem: str) -> int | None:
 # -- the history -------------------------------------------------------------------------------------------
 
 
-def ended(run: RunStatus, outcome: Outcome, reason: Reason, message: str, now: datetime) -> RunStatus:
+def end_run(run: RunStatus, outcome: Outcome, reason: Reason, message: str, now: datetime) -> RunStatus:
     """The entry of an attempt that is over."""
     return run.model_copy(
         update={
             "outcome": outcome,
             "reason": reason.value,
             "message": message,
-            "finished": stamp(now),
+            "finished": format_timestamp(now),
             "fixed": {},
         }
     )
 
 
-def replace_latest(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
+def replace_latest_run(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
     """The history with a changed latest entry."""
     return (run, *runs[1:])
 
 
-def with_new(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
+def add_run(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
     """The history with a new entry; the oldest are dropped, except the latest of each revision."""
     history = [run, *runs]
     for at in range(len(history) - 1, 0, -1):
-        if len(history) <= MOST_RUNS:
+        if len(history) <= MAX_RUNS:
             break
         if history[at - 1].revision == history[at].revision:
             del history[at]
-    return tuple(history[:MOST_RUNS])
+    return tuple(history[:MAX_RUNS])
 
 
 # -- what an attempt was created with -----------------------------------------------------------------------
 
 
-def attempt_of(run: RunStatus, facts: Facts) -> Attempt:
+def describe_attempt(run: RunStatus, facts: Facts) -> Attempt:
     """The description of itself that the attempt is given."""
     return Attempt(
         revision=run.revision,
@@ -138,7 +138,7 @@ def _digest(model: Model, name: str) -> str:
 # -- counted and retried ------------------------------------------------------------------------------------
 
 
-def losses(run: RunStatus) -> int:
+def num_losses(run: RunStatus) -> int:
     """Attempts of the revision that were lost, this one included; those that storage did not answer are waited out."""
     return run.retries + (run.outcome == "Lost" and run.reason != WAITED_OUT)
 
@@ -147,8 +147,8 @@ def active_seconds(run: RunStatus, now: datetime) -> int:
     """Seconds that the revision's attempts could use nodes, this one included."""
     if run.admitted is None:
         return run.active_seconds
-    end = parse(run.finished) if run.finished is not None else now
-    return run.active_seconds + max(0, int((end - parse(run.admitted)).total_seconds()))
+    end = parse_time(run.finished) if run.finished is not None else now
+    return run.active_seconds + max(0, int((end - parse_time(run.admitted)).total_seconds()))
 
 
 def retry_time(run: RunStatus) -> datetime:
@@ -160,6 +160,6 @@ def retry_time(run: RunStatus) -> datetime:
     """
     seconds = STORAGE_PAUSE_SECONDS
     if run.reason != WAITED_OUT:
-        seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
+        seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(num_losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
     share = int.from_bytes(hashlib.sha256(run.child.encode()).digest()[:4]) / 2**32
-    return after(parse(run.finished or ""), round(seconds * (0.75 + share / 2)))
+    return after(parse_time(run.finished or ""), round(seconds * (0.75 + share / 2)))

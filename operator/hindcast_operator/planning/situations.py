@@ -8,32 +8,32 @@ from typing import Final
 from hindcast.api.attempt import CHECKPOINT
 from hindcast.api.status import RunStatus
 from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
-from hindcast_operator.facts import DEADLINES, AttemptFacts, Facts
-from hindcast_operator.manifests import deadlines, refusals
+from hindcast_operator.facts import DEADLINE_FIELDS, AttemptFacts, Facts
+from hindcast_operator.manifests import ray_job_deadlines, refusals
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.attempts import (
     LiveAttempt,
     is_gone,
     is_over,
     is_queued,
-    next_gone,
+    next_pod_loss_time,
     start_deadline,
 )
 from hindcast_operator.planning.diagnosis import POD_LOSSES, kuberay_deadline
 from hindcast_operator.planning.outcomes import next_deadline
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.revisions import Revision, data_ready, invalid_message, new_run
+from hindcast_operator.planning.revisions import Revision, data_ready, invalid_spec_message, new_run
 from hindcast_operator.planning.runs import (
-    attempt_of,
+    add_run,
+    attempt_number,
     current_run,
+    describe_attempt,
     next_number,
-    number_of,
-    replace_latest,
+    replace_latest_run,
     retry_time,
-    with_new,
 )
 from hindcast_operator.planning.status import Check, Situation, State
-from hindcast_operator.times import after, earliest, for_people, parse
+from hindcast_operator.times import after, earliest, format_for_people, parse_time
 
 ENDING_SECONDS: Final = 120
 """A driver that has reported its end exits, and KubeRay then deletes the cluster; after this long we do."""
@@ -64,7 +64,7 @@ class Case:
 
     def with_run(self, run: RunStatus) -> "Case":
         """The same with a changed latest entry."""
-        return replace(self, runs=replace_latest(self.runs, run))
+        return replace(self, runs=replace_latest_run(self.runs, run))
 
     def situation(
         self,
@@ -82,14 +82,14 @@ class Case:
 # -- the live attempt ---------------------------------------------------------------------------------------
 
 
-def of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
+def live_situation(case: Case, attempt: LiveAttempt) -> Situation:
     """The situation of the live attempt; what is left of earlier ones is deleted."""
     situation = _of_live_attempt(case.with_run(attempt.run), attempt)
     left = _deletions(case, kept=attempt.run.child)
     return replace(situation, actions=(*left, *situation.actions, *_changed_deadlines(attempt)))
 
 
-def without_kuberay(case: Case) -> Situation:
+def situation_without_kuberay(case: Case) -> Situation:
     """No attempt can be created or observed."""
     message = "KubeRay is not installed: install KubeRay 1.6 or later; the run then continues by itself"
     return case.situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message)
@@ -111,10 +111,12 @@ def _of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
 
 def _changed_deadlines(attempt: LiveAttempt) -> tuple[Action, ...]:
     """KubeRay's own follow the spec, or it would end by the former ones what may go on."""
-    job, wanted = attempt.job, deadlines(attempt.policy)
+    job, wanted = attempt.job, ray_job_deadlines(attempt.policy)
     if job is None or is_over(job) or job.deadlines == wanted:
         return ()
-    changed = {name: wanted.get(name) for name in DEADLINES if wanted.get(name) != job.deadlines.get(name)}
+    changed = {
+        name: wanted.get(name) for name in DEADLINE_FIELDS if wanted.get(name) != job.deadlines.get(name)
+    }
     return (SetDeadlines(attempt.run.child, changed),)
 
 
@@ -123,7 +125,7 @@ def _not_created(case: Case, attempt: LiveAttempt) -> Situation:
     if obstacle is not None:
         return obstacle
     assert case.revision.resource is not None
-    create = CreateAttempt(case.revision.resource, attempt_of(attempt.run, case.facts))
+    create = CreateAttempt(case.revision.resource, describe_attempt(attempt.run, case.facts))
     if attempt.facts.refusal is not None:
         message = f"The API server refused to create the attempt: {attempt.facts.refusal}; will retry"
         again = after(case.now, CREATION_SECONDS)
@@ -151,7 +153,7 @@ def _suspending(case: Case, attempt: LiveAttempt) -> Situation:
 
 def _starting(case: Case, attempt: LiveAttempt) -> Situation:
     due = start_deadline(attempt)
-    until = "" if due is None else f"; waiting until {for_people(due)} (startDeadlineSeconds)"
+    until = "" if due is None else f"; waiting until {format_for_people(due)} (startDeadlineSeconds)"
     reason, message = (
         Reason.CLUSTER_STARTING,
         f"The pods of attempt {attempt.run.attempt} are starting{until}",
@@ -184,7 +186,7 @@ def _cluster_ready(attempt: LiveAttempt) -> Check:
         return Check(False, attempt.diagnosis.reason, _sentence(attempt.diagnosis.message))
     if attempt.run.heard is None:
         return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
-    old = attempt.cluster
+    old = attempt.cluster_condition
     if old is not None and old.status == "False" and old.reason in POD_LOSSES and attempt.head is None:
         return Check(False, Reason.of(old.reason), old.message)
     return Check(True, Reason.CLUSTER_READY, "The pods are running and the attempt is reporting")
@@ -204,14 +206,14 @@ _STOPPED_BY_US: Final = (
 )
 
 
-def goes_on(case: Case, run: RunStatus) -> bool:
+def should_continue(case: Case, run: RunStatus) -> bool:
     """Whether a finished training got another `stop` or `evaluation` since: its next attempt continues with it."""
     revision = case.revision
     extended = revision.course_hash is not None and run.course_hash == revision.course_hash
     return run.outcome == "Succeeded" and extended and run.spec_hash != revision.spec_hash
 
 
-def of_finished_run(case: Case, run: RunStatus) -> Situation:
+def finished_situation(case: Case, run: RunStatus) -> Situation:
     """The run is over: its status stays, its RayJob too, once that uses no nodes."""
     state: State = "Succeeded" if run.outcome == "Succeeded" else "Failed"
     reason = Reason.SUCCEEDED if state == "Succeeded" else Reason.of(run.reason or Reason.INTERNAL_ERROR)
@@ -219,7 +221,7 @@ def of_finished_run(case: Case, run: RunStatus) -> Situation:
     job = case.facts.attempts.get(run.child, AttemptFacts(run.child)).ray_job
     again = None
     if job is not None and job.is_current(case.facts.uid) and not is_over(job):
-        due = after(parse(run.finished or ""), ENDING_SECONDS)
+        due = after(parse_time(run.finished or ""), ENDING_SECONDS)
         again = due if run.reason not in _STOPPED_BY_US and case.now < due else None
         if again is None:
             actions = (*actions, DeleteAttempt(run.child, keep_config_map=True))
@@ -232,7 +234,7 @@ def of_finished_run(case: Case, run: RunStatus) -> Situation:
 # -- before the next attempt --------------------------------------------------------------------------------
 
 
-def before_next_attempt(case: Case) -> Situation:
+def situation_before_attempt(case: Case) -> Situation:
     """What must happen before the next attempt, or its creation."""
     actions = _deletions(case, kept=None)
     waiting = _suspended(case) or _waiting(case)
@@ -241,7 +243,7 @@ def before_next_attempt(case: Case) -> Situation:
     return replace(waiting or _cleaning_up(case), actions=actions)
 
 
-def adopted_run(facts: Facts, revision: Revision, now: datetime) -> tuple[RunStatus, ...]:
+def adopt_run(facts: Facts, revision: Revision, now: datetime) -> tuple[RunStatus, ...]:
     """The entry of an attempt that exists although the status, which was lost or wiped, has none."""
     if revision.resource is None:
         return ()
@@ -250,7 +252,7 @@ def adopted_run(facts: Facts, revision: Revision, now: datetime) -> tuple[RunSta
         number
         for child, attempt in facts.attempts.items()
         if attempt.ray_job is not None and attempt.ray_job.owner_uid == facts.uid
-        if (number := number_of(child, stem)) is not None
+        if (number := attempt_number(child, stem)) is not None
     ]
     return (new_run(facts, revision, max(numbers), None, now),) if numbers else ()
 
@@ -274,13 +276,13 @@ def _waiting(case: Case) -> Situation | None:
         state: State = "Stalled" if stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
     if case.facts.kuberay == "NotInstalled":
-        return without_kuberay(case)
+        return situation_without_kuberay(case)
     if _unfinished_deletion(case):
         return _cleaning_up(case)
     if run is not None and run.outcome == "Lost" and case.now < (begins := retry_time(run)):
         message = (
             f"Attempt {run.attempt} was lost ({run.reason}): {(run.message or '').rstrip('.')}. "
-            f"Attempt {run.attempt + 1} starts at {for_people(begins)}"
+            f"Attempt {run.attempt + 1} starts at {format_for_people(begins)}"
         )
         return case.situation("Retrying", Reason.RETRYING, message, requeue_at=begins)
     number = next_number(case.runs, case.revision.number)
@@ -291,7 +293,7 @@ def _waiting(case: Case) -> Situation | None:
 def _cleaning_up(case: Case) -> Situation:
     state: State = "Retrying" if case.run is not None and case.run.outcome == "Lost" else "Pending"
     message = "Waiting for the pods and objects of the previous attempt to be deleted"
-    again = next_gone(_own_attempts(case.facts), case.now)
+    again = next_pod_loss_time(_own_attempts(case.facts), case.now)
     return case.situation(state, Reason.CLEANING_UP, message, requeue_at=again)
 
 
@@ -299,8 +301,8 @@ def _created(case: Case) -> Situation:
     resource, number = case.revision.resource, next_number(case.runs, case.revision.number)
     assert resource is not None, "an obstacle otherwise"
     run = new_run(case.facts, case.revision, number, case.run, case.now)
-    create = CreateAttempt(resource, attempt_of(run, case.facts))
-    return replace(_creating(case, run, create), runs=with_new(case.runs, run))
+    create = CreateAttempt(resource, describe_attempt(run, case.facts))
+    return replace(_creating(case, run, create), runs=add_run(case.runs, run))
 
 
 # -- what an attempt that is over leaves behind -------------------------------------------------------------
@@ -339,7 +341,7 @@ def _invalid_spec(case: Case) -> Situation | None:
     """No attempt can be created from the spec."""
     revision = case.revision
     if revision.resource is None:
-        return case.situation("Stalled", Reason.INVALID_SPEC, invalid_message(case.facts))
+        return case.situation("Stalled", Reason.INVALID_SPEC, invalid_spec_message(case.facts))
     if revision.drift is not None:
         return case.situation("Stalled", revision.drift.reason, revision.drift.message)
     if refused := refusals(revision.resource, revision.defaults):

@@ -9,7 +9,7 @@ from hindcast.api.attempt import Report
 from hindcast.api.status import Condition, RunStatus, Status
 from hindcast_operator.decision import Action, Event
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.times import stamp
+from hindcast_operator.times import format_timestamp
 
 State = Literal[
     "Pending",
@@ -60,8 +60,8 @@ class Situation:
     message: str
     runs: tuple[RunStatus, ...]
     actions: tuple[Action, ...] = ()
-    data: Check | None = None
-    cluster: Check | None = None
+    data_ready: Check | None = None
+    cluster_ready: Check | None = None
     requeue_at: datetime | None = None
 
 
@@ -139,7 +139,7 @@ def _message(situation: Situation, spec_changes: Mapping[str, Check]) -> str:
 # -- conditions, as kstatus, Argo, Flux and `kubectl wait` read them -----------------------------------------
 
 
-def condition_of(status: Status, type_: str) -> Condition | None:
+def find_condition(status: Status, type_: str) -> Condition | None:
     """The condition of that type."""
     return next((entry for entry in status.conditions if entry.type == type_), None)
 
@@ -164,7 +164,7 @@ def _conditions(
                 status=status,
                 reason=check.reason.value,
                 message=check.message,
-                last_transition_time=since.get((type_, status), stamp(now)),
+                last_transition_time=since.get((type_, status), format_timestamp(now)),
                 observed_generation=generation,
             )
         )
@@ -182,10 +182,10 @@ def _checks(situation: Situation, spec_changes: Mapping[str, Check]) -> Iterator
     yield "Ready", Check(ready, situation.reason, situation.message)
     if not ready:
         yield "Stalled" if state in _STALLED else "Reconciling", true
-    if situation.data is not None:
-        yield "DataReady", situation.data
-    if situation.cluster is not None:
-        yield "ClusterReady", situation.cluster
+    if situation.data_ready is not None:
+        yield "DataReady", situation.data_ready
+    if situation.cluster_ready is not None:
+        yield "ClusterReady", situation.cluster_ready
     yield from spec_changes.items()
     if state == "Suspended":
         yield "Suspended", true
@@ -199,7 +199,7 @@ def _checks(situation: Situation, spec_changes: Mapping[str, Check]) -> Iterator
 # -- events: one for each transition that the status shows, none at rest -------------------------------------
 
 
-def events_of(old: Status, new: Status) -> tuple[Event, ...]:
+def events_between(old: Status, new: Status) -> tuple[Event, ...]:
     """What happened between two statuses, in the order of cause and effect."""
     return (*_ended_attempts(old, new), *_new_attempt(old, new), *_changed_conditions(old, new))
 
@@ -238,7 +238,7 @@ def _changed_conditions(old: Status, new: Status) -> Iterator[Event]:
 
 def _changed(old: Status, new: Status, type_: str) -> Condition | None:
     """The condition, where its reason is another than it was."""
-    before, now = condition_of(old, type_), condition_of(new, type_)
+    before, now = find_condition(old, type_), find_condition(new, type_)
     return now if now is not None and (before is None or before.reason != now.reason) else None
 
 
@@ -247,7 +247,7 @@ def _another_obstacle(old: Status, new: Status) -> Condition | None:
 
     The scheduler rewords its message as nodes come and go; what to do about it, after the last semicolon, stays.
     """
-    before, now = condition_of(old, "ClusterReady"), condition_of(new, "ClusterReady")
+    before, now = find_condition(old, "ClusterReady"), find_condition(new, "ClusterReady")
     if before is None or now is None or not before.reason == now.reason == Reason.UNSCHEDULABLE:
         return None
     return now if before.message.rpartition("; ")[2] != now.message.rpartition("; ")[2] else None

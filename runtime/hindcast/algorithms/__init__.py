@@ -14,8 +14,8 @@ from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
-from hindcast.algorithms.own_loss import UNCALLED as NOT_OF_LEARNERS
-from hindcast.algorithms.own_loss import OwnLoss
+from hindcast.algorithms.own_loss import UNSUPPORTED_HOOKS as NOT_OF_LEARNERS
+from hindcast.algorithms.own_loss import CustomLoss
 from hindcast.algorithms.ppo import PPO
 from hindcast.algorithms.rebrac import ReBRAC
 from hindcast.algorithms.sac import SAC
@@ -23,7 +23,7 @@ from hindcast.algorithms.td3_bc import TD3BC
 from hindcast.api.sentences import nearest, problems_of, sentence
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Algorithm
-from hindcast.user_code import calling, import_subclass, refuse_uncalled
+from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 
 REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "BC": BC,
@@ -90,9 +90,9 @@ def resolve(name: str) -> type[Algorithm]:
             f"{nearest(name, REGISTRY)}"
         )
     found = import_subclass(name, Algorithm, "algorithm")  # type: ignore[type-abstract]
-    refuse_uncalled(found, Algorithm, _UNCALLED)
-    if issubclass(found, OwnLoss):
-        refuse_uncalled(found, OwnLoss, NOT_OF_LEARNERS)
+    refuse_unused_overrides(found, Algorithm, _UNCALLED)
+    if issubclass(found, CustomLoss):
+        refuse_unused_overrides(found, CustomLoss, NOT_OF_LEARNERS)
     return found
 
 
@@ -112,8 +112,8 @@ def _traits(algorithm: type[Algorithm]) -> dict[str, Any]:
     distributions = algorithm.distributions
     return {
         "x-kinds": sorted(algorithm.kinds),
-        "x-recurrent": algorithm.recurrent,
-        "x-live": algorithm.live,
-        "x-compiled": bool(algorithm.compiled),
-        "x-own-policy": algorithm.own_policy,
+        "x-recurrent": algorithm.can_train_recurrent,
+        "x-live": algorithm.can_train_online,
+        "x-compiled": bool(algorithm.compiled_methods),
+        "x-own-policy": algorithm.has_own_policy,
     } | ({} if distributions is None else {"x-distributions": list(distributions)})

@@ -34,7 +34,7 @@ class ActorCriticOptions(AlgorithmOptions):
 class ActorCritic(Algorithm):
     """Trains a policy and critics on transitions; the target networks move after every update."""
 
-    captured = True
+    is_capturable = True
     target_networks: ClassVar[Mapping[str, str]] = MappingProxyType({"target_critics": "critics"})
     options: ActorCriticOptions
 
@@ -42,4 +42,4 @@ class ActorCritic(Algorithm):
         return transitions(self.options.gamma)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
-        self.move_targets(nets, self.options.tau)
+        self.update_target_networks(nets, self.options.tau)

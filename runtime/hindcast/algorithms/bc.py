@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
-from hindcast.learn.batches import actions_of, mean_learnt, with_padding_filled
+from hindcast.learn.batches import actions_of, batch_mean, fill_padding
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.models.distributions import Actions
@@ -37,9 +37,9 @@ class BC(Algorithm):
     """Behaviour cloning; see `BCOptions` for the objective."""
 
     Options = BCOptions
-    captured = True
-    recurrent = True
-    compiled: ClassVar[tuple[str, ...]] = ("losses",)
+    is_capturable = True
+    can_train_recurrent = True
+    compiled_methods: ClassVar[tuple[str, ...]] = ("losses",)
     options: BCOptions
 
     def needs(self) -> Needs:
@@ -52,18 +52,18 @@ class BC(Algorithm):
         return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
-        policy, batch = cast(RLModule, nets["policy"]), with_padding_filled(batch)
+        policy, batch = cast(RLModule, nets["policy"]), fill_padding(batch)
         distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
         actions = actions_of(batch)
         losses = distribution.imitation_loss(actions)
-        loss = mean_learnt(losses, batch)
+        loss = batch_mean(losses, batch)
         metrics = {"policy_loss": loss}
         with torch.no_grad():
-            if policy.action_head.stochastic:
-                metrics["entropy"] = mean_learnt(distribution.entropy(), batch)
-            if policy.action_head.discrete:
+            if policy.action_head.is_stochastic:
+                metrics["entropy"] = batch_mean(distribution.entropy(), batch)
+            if policy.action_head.is_discrete:
                 agreement = _agreement(distribution.mode(), actions, losses.shape)
-                metrics["action_accuracy"] = mean_learnt(agreement, batch)
+                metrics["action_accuracy"] = batch_mean(agreement, batch)
         return Losses({"policy": loss}, metrics)
 
 

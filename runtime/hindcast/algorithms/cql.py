@@ -9,16 +9,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, action_noise, sampled
+from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, action_noise, sample_actions
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import bootstrapped
+from hindcast.learn.batches import td_target
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.streams import in_parallel
+from hindcast.learn.streams import run_parallel
 from hindcast.models.action_head import ActionRange
-from hindcast.models.networks import Critics, at_next
+from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
 
 _MOST_WEIGHT = 1e6
@@ -71,7 +71,7 @@ class CQL(SAC):
 
     Options = CQLOptions
     kinds = frozenset({"OfflineTraining"})
-    compiled = ("_critic_loss", "_policy_loss")
+    compiled_methods = ("_critic_loss", "_policy_loss")
     options: CQLOptions
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
@@ -90,7 +90,7 @@ class CQL(SAC):
         """Whether the policy is trained by the critics."""
         return updates >= self.options.bc_iters
 
-    def _draws(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+    def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """Noise of the actions from π(s) and from π(s'), and the uniform actions."""
         count, policy = self.options.num_actions, cast(RLModule, nets["policy"])
         own, later = (action_noise(policy, batch, step, each) for each in (count, count + 1))
@@ -130,15 +130,16 @@ class CQL(SAC):
             return values[:, :-1], values[:, -1]
         here, later = actions.split([2 * self.options.num_actions, self.options.num_actions])
         values = critics(batch, torch.cat([here, recorded]))
-        return torch.cat([values[:, :-1], critics(at_next(batch), later)], 1), values[:, -1]
+        return torch.cat([values[:, :-1], critics(next_observations(batch), later)], 1), values[:, -1]
 
     def _samples(
         self, nets: nn.ModuleDict, batch: Tensors, own_noise: Tensor, later_noise: Tensor, uniform: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """`[3 N, B, *shape]` actions, `[3 N, B]` their log-densities; and `[B]` the critics' targets."""
-        policy, following = cast(RLModule, nets["policy"]), at_next(batch)
-        (own, own_logp), (later, later_logp) = in_parallel(
-            lambda: sampled(policy, batch, own_noise), lambda: sampled(policy, following, later_noise)
+        policy, following = cast(RLModule, nets["policy"]), next_observations(batch)
+        (own, own_logp), (later, later_logp) = run_parallel(
+            lambda: sample_actions(policy, batch, own_noise),
+            lambda: sample_actions(policy, following, later_noise),
         )
         within = cast(ActionRange, nets["range"])
         actions = torch.cat([uniform, own, later[1:]])
@@ -146,11 +147,13 @@ class CQL(SAC):
         values: Tensor = nets["target_critics"](following, later[0]).amin(0)
         if not self.options.deterministic_backup:
             values = values - cast(LogWeight, nets["alpha"])() * later_logp[0]
-        return actions, log_densities, bootstrapped(batch, values)
+        return actions, log_densities, td_target(batch, values)
 
-    def _worth(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, kind: Hashable) -> Tensor:
+    def _policy_objective(
+        self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, kind: Hashable
+    ) -> Tensor:
         if kind:
-            return super()._worth(nets, batch, actions, kind)
+            return super()._policy_objective(nets, batch, actions, kind)
         policy = cast(RLModule, nets["policy"])
         inputs = policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
         return policy.distribution(inputs).logp(batch[Columns.ACTIONS])

@@ -21,11 +21,11 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import actions_of, mean_learnt, with_padding_filled
+from hindcast.learn.batches import actions_of, batch_mean, fill_padding
 from hindcast.learn.gae import window_gae
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.models.connectors import is_float_box
+from hindcast.models.preprocessing import is_float_box
 from hindcast.models.return_policy import ReturnPolicy
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
@@ -80,8 +80,8 @@ class DecisionTransformer(Algorithm):
     """Decision Transformer; see `DecisionTransformerOptions` for the objective."""
 
     Options = DecisionTransformerOptions
-    captured = True
-    own_policy = True
+    is_capturable = True
+    has_own_policy = True
     options: DecisionTransformerOptions
 
     def needs(self) -> Needs:
@@ -114,13 +114,13 @@ class DecisionTransformer(Algorithm):
         _, returns = window_gae(window, no_values, gamma=1.0, lambda_=1.0)
         if self.options.target_return is None:
             first = window.length.cumsum(0) - window.length
-            cast(ReturnPolicy, nets["policy"]).ask_for(returns[first].max())
+            cast(ReturnPolicy, nets["policy"]).raise_target_return(returns[first].max())
         return {Columns.RETURNS_TO_GO: returns}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
-        policy, batch = cast(ReturnPolicy, nets["policy"]), with_padding_filled(batch)
+        policy, batch = cast(ReturnPolicy, nets["policy"]), fill_padding(batch)
         distribution = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS])
-        loss = mean_learnt(distribution.imitation_loss(actions_of(batch)), batch)
+        loss = batch_mean(distribution.imitation_loss(actions_of(batch)), batch)
         return Losses({"policy": loss}, {"policy_loss": loss, "target_return": policy.target_return})
 
 

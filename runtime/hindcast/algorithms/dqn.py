@@ -25,12 +25,12 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import bootstrapped
+from hindcast.learn.batches import td_target
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule, value_at
 from hindcast.models.distributions import Actions
 from hindcast.models.greedy_policy import GreedyPolicy
-from hindcast.models.networks import ActionValues, at_next, mean_of, taken_of
+from hindcast.models.networks import ActionValues, gather_values, next_observations, quantile_mean
 from hindcast.pipeline.needs import Needs, transitions
 
 _FOREVER = 2**63
@@ -91,12 +91,12 @@ class DQN(Algorithm):
     """DQN; see `DQNOptions` for the objective."""
 
     Options: ClassVar[type[AlgorithmOptions]] = DQNOptions
-    captured = True
+    is_capturable = True
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
-    live = True
-    own_policy = True
+    can_train_online = True
+    has_own_policy = True
     target_networks = {"target": "policy.values"}
-    compiled: ClassVar[tuple[str, ...]] = ("losses",)
+    compiled_methods: ClassVar[tuple[str, ...]] = ("losses",)
     options: DQNOptions
 
     def needs(self) -> Needs:
@@ -133,14 +133,18 @@ class DQN(Algorithm):
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
         values = cast(GreedyPolicy, nets["policy"]).values
         quantiles = values.quantiles(batch)
-        taken = values.of(quantiles, batch[Columns.ACTIONS])[0]
+        taken = values.gather(quantiles, batch[Columns.ACTIONS])[0]
         wanted = self._wanted(values, cast(ActionValues, nets["target"]), batch)
         errors = quantile_huber(taken, wanted)
         weighted = errors * batch[Columns.WEIGHTS] if self.options.prioritized_replay else errors
         td_loss = weighted.mean()
         metrics = {"td_loss": td_loss, "mean_q": taken.mean()}
-        priorities = (mean_of(wanted) - mean_of(taken)).detach() if self.options.prioritized_replay else None
-        loss = td_loss + self._penalty(mean_of(quantiles)[0], mean_of(taken), metrics)
+        priorities = (
+            (quantile_mean(wanted) - quantile_mean(taken)).detach()
+            if self.options.prioritized_replay
+            else None
+        )
+        loss = td_loss + self._penalty(quantile_mean(quantiles)[0], quantile_mean(taken), metrics)
         return Losses({"policy": loss}, metrics, priorities=priorities)
 
     def update_kind(self, updates: int) -> bool:
@@ -149,16 +153,16 @@ class DQN(Algorithm):
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         if self.update_kind(step.updates):
-            self.move_targets(nets, self.options.tau)
+            self.update_target_networks(nets, self.options.tau)
 
     def critic(self, nets: nn.ModuleDict) -> Critic:
         values = cast(GreedyPolicy, nets["policy"]).values
 
         def value_of(batch: Tensors, actions: Actions | None = None) -> Tensor:
             if actions is None:
-                return values.of(values(batch), batch[Columns.ACTIONS])[0]
+                return values.gather(values(batch), batch[Columns.ACTIONS])[0]
             listed = cast(Tensor, actions)
-            return values.of(values(batch).expand(len(listed), -1, -1), listed)
+            return values.gather(values(batch).expand(len(listed), -1, -1), listed)
 
         return value_of
 
@@ -168,11 +172,11 @@ class DQN(Algorithm):
     @torch.no_grad()
     def _wanted(self, values: ActionValues, target: ActionValues, batch: Tensors) -> Tensor:
         """`[B, Q]` targets of the quantiles."""
-        following = at_next(batch)
+        following = next_observations(batch)
         after = target.quantiles(following)[0]
-        chooser = values(following)[0] if self.options.double_q else mean_of(after)
-        best = taken_of(after, chooser.argmax(-1))
-        return bootstrapped(batch, best.T).T
+        chooser = values(following)[0] if self.options.double_q else quantile_mean(after)
+        best = gather_values(after, chooser.argmax(-1))
+        return td_target(batch, best.T).T
 
     def _penalty(self, values: Tensor, taken: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
         """A term added to the loss.

@@ -14,11 +14,11 @@ from hindcast.api.base import Positive
 from hindcast.api.spelling import YamlWords
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import bootstrapped, with_padding_filled
-from hindcast.learn.optimisers import OptimiserSpec, adam_at
+from hindcast.learn.batches import fill_padding, td_target
+from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.models.flow_policy import OneStepPolicy, VectorField, chunk_space
-from hindcast.models.networks import Critics, at_next
+from hindcast.models.networks import Critics, next_observations
 from hindcast.pipeline.needs import Needs, transitions
 
 
@@ -69,7 +69,7 @@ class FQL(ActorCritic):
     """FQL; see `FQLOptions` for the objective."""
 
     Options = FQLOptions
-    own_policy = True
+    has_own_policy = True
     distributions = ("auto",)
     options: FQLOptions
 
@@ -90,7 +90,7 @@ class FQL(ActorCritic):
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options
         rates = {"policy": options.actor_lr, "behaviour": options.actor_lr, "critics": options.critic_lr}
-        return adam_at(nets, rates)
+        return adam_specs(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         policy, known = cast(OneStepPolicy, nets["policy"]), known_actions(batch)
@@ -115,10 +115,10 @@ class FQL(ActorCritic):
     @torch.no_grad()
     def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         """`[B]` the critics' targets."""
-        policy, following = cast(OneStepPolicy, nets["policy"]), at_next(batch)
-        actions = policy.range.from_unit(policy.unbounded(following, noise))
+        policy, following = cast(OneStepPolicy, nets["policy"]), next_observations(batch)
+        actions = policy.range.from_unit(policy.unclipped_actions(following, noise))
         values = nets["target_critics"](following, actions)
-        return bootstrapped(batch, values.amin(0) if self.options.q_aggregation == "min" else values.mean(0))
+        return td_target(batch, values.amin(0) if self.options.q_aggregation == "min" else values.mean(0))
 
     def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, recorded: Tensor, step: Step) -> Tensor:
         """`[B, h]` squared error, averaged over an action's elements."""
@@ -134,7 +134,7 @@ class FQL(ActorCritic):
         policy, critics = cast(OneStepPolicy, nets["policy"]), cast(Critics, nets["critics"])
         with torch.no_grad():
             flowed = cast(VectorField, nets["behaviour"]).flow(batch, noise, self.options.flow_steps)
-        actions = policy.unbounded(batch, noise)
+        actions = policy.unclipped_actions(batch, noise)
         values = critics(batch, policy.range.from_unit(actions)).mean(0)
         return (actions - flowed).square().mean(), values
 
@@ -151,7 +151,7 @@ def from_first_steps(batch: Tensors) -> Tensors:
     """For sequences, all actions and the other columns of the first step, whose n-step return is the sequence's."""
     if Columns.LOSS_MASK not in batch:
         return batch
-    filled = with_padding_filled(batch)
+    filled = fill_padding(batch)
     return {
         leaf: each if leaf == Columns.ACTIONS else each[:, 0]
         for leaf, each in filled.items()

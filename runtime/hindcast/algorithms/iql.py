@@ -13,11 +13,11 @@ from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.model import SAMPLED
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import actions_of, bootstrapped
-from hindcast.learn.optimisers import OptimiserSpec, adam_at
+from hindcast.learn.batches import actions_of, td_target
+from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.streams import in_parallel
-from hindcast.models.networks import at_next
+from hindcast.learn.streams import run_parallel
+from hindcast.models.networks import next_observations
 from hindcast.models.rl_module import RLModule
 
 
@@ -54,9 +54,9 @@ class IQL(ActorCritic):
     """IQL; see `IQLOptions` for the objective."""
 
     Options = IQLOptions
-    live = True
+    can_train_online = True
     distributions = SAMPLED
-    compiled = (
+    compiled_methods = (
         "_target_values",
         "_values",
         "_chosen",
@@ -75,10 +75,10 @@ class IQL(ActorCritic):
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options
         rates = {"policy": options.actor_lr, "value": options.value_lr, "critics": options.critic_lr}
-        return adam_at(nets, rates)
+        return adam_specs(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:  # noqa: ARG002
-        worth, values, chosen, taken = in_parallel(
+        worth, values, chosen, taken = run_parallel(
             lambda: self._target_values(nets, batch),
             lambda: self._values(nets, batch),
             lambda: self._chosen(nets, batch),
@@ -87,10 +87,10 @@ class IQL(ActorCritic):
         vf_loss, mean_v = self._value_loss(worth, values)
         yield Losses({"value": vf_loss}, {"vf_loss": vf_loss, "mean_v": mean_v})
         with torch.no_grad():
-            values, following = in_parallel(
-                lambda: self._values(nets, batch), lambda: self._values(nets, at_next(batch))
+            values, following = run_parallel(
+                lambda: self._values(nets, batch), lambda: self._values(nets, next_observations(batch))
             )
-        (policy_loss, of_policy), (critic_loss, of_critics) = in_parallel(
+        (policy_loss, of_policy), (critic_loss, of_critics) = run_parallel(
             lambda: self._policy_loss(nets, batch, chosen, worth - values),
             lambda: self._critic_loss(batch, taken, following),
         )
@@ -128,7 +128,7 @@ class IQL(ActorCritic):
     def _critic_loss(
         self, batch: Tensors, taken: Tensor, following: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        wanted = bootstrapped(batch, following)
+        wanted = td_target(batch, following)
         return (taken - wanted).square().mean(-1).sum(), {"mean_q": taken.mean()}
 
 

@@ -79,7 +79,7 @@ class MARWIL(Algorithm):
     """MARWIL; see `MARWILOptions` for the objective."""
 
     Options = MARWILOptions
-    captured = True
+    is_capturable = True
     distributions = SAMPLED
     options: MARWILOptions
 
@@ -104,7 +104,7 @@ class MARWIL(Algorithm):
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
-        values_O = window.over_observations(cast(RLModule, nets["policy"]).compute_values)
+        values_O = window.map_observations(cast(RLModule, nets["policy"]).compute_values)
         _, returns = window_gae(window, values_O, self.options.gamma, self.options.lambda_)
         return {Columns.VALUE_TARGETS: returns}
 

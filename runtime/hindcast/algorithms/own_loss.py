@@ -17,11 +17,11 @@ from hindcast.algorithms.marwil import MARWIL
 from hindcast.learn.algorithm import Algorithm, Losses, Step, Tensors
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.given_module import MultiRLModule
+from hindcast.pipeline.multi_rl_module import MultiRLModule
 from hindcast.user_code import Misuse, calling
 
 _OPTIMISER: Final = "policy"
-UNCALLED: Final = {
+UNSUPPORTED_HOOKS: Final = {
     "compute_losses": "override compute_loss_for_module: there is one module",
     "configure_optimizers_for_module": "the algorithm's options configure its optimiser; others need your own "
     "algorithm, "
@@ -34,7 +34,7 @@ UNCALLED: Final = {
 """RLlib's learner methods that are not supported, and what to do instead of overriding them."""
 
 
-class OwnLoss(Algorithm):
+class CustomLoss(Algorithm):
     """Base of learner classes: `compute_loss_for_module` is the loss of the algorithm's one optimiser.
 
     A subclass overrides it, and may call `super().compute_loss_for_module(...)`, which is the algorithm's own loss. In
@@ -43,7 +43,7 @@ class OwnLoss(Algorithm):
     training is a buffer of the network.
     """
 
-    compiled: ClassVar[tuple[str, ...]] = ()
+    compiled_methods: ClassVar[tuple[str, ...]] = ()
     _now: _Update
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
@@ -102,15 +102,15 @@ class OwnLoss(Algorithm):
         return self._now.metrics
 
 
-class BCTorchLearner(OwnLoss, BC):
+class BCTorchLearner(CustomLoss, BC):
     """Behaviour cloning with the user's loss."""
 
 
-class MARWILTorchLearner(OwnLoss, MARWIL):
+class MARWILTorchLearner(CustomLoss, MARWIL):
     """MARWIL with the user's loss."""
 
 
-class DQNTorchLearner(OwnLoss, DQN):
+class DQNTorchLearner(CustomLoss, DQN):
     """DQN with the user's loss."""
 
 

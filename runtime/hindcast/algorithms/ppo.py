@@ -79,7 +79,7 @@ class PPO(OnlineAlgorithm):
     """PPO; see `PPOOptions` for the objective."""
 
     Options = PPOOptions
-    captured = True
+    is_capturable = True
     distributions = SAMPLED
     options: PPOOptions
 

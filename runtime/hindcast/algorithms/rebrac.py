@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from hindcast.algorithms.td3_bc import TD3, TD3Options, chosen
+from hindcast.algorithms.td3_bc import TD3, TD3Options, policy_actions
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Tensors
@@ -61,7 +61,7 @@ class ReBRAC(TD3):
     def needs(self) -> Needs:
         return super().needs().with_columns(frozenset({Columns.NEXT_ACTIONS}))
 
-    def _critics(self, inputs: ModelInputs) -> Critics:
+    def _build_critics(self, inputs: ModelInputs) -> Critics:
         return inputs.critics(members=2, layer_norm=self.options.critic_layer_norm)
 
     def _penalty(self, batch: Tensors, actions: Tensor, within: ActionRange) -> Tensor:
@@ -70,7 +70,7 @@ class ReBRAC(TD3):
 
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, within = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
-        actions = chosen(cast(RLModule, nets["policy"]), batch)
+        actions = policy_actions(cast(RLModule, nets["policy"]), batch)
         values = critics(batch, actions).amin(0)
         scale = values.detach().abs().mean() if self.options.normalize_q else 1.0
         cloning = _distance(actions, batch[Columns.ACTIONS], within).mean()

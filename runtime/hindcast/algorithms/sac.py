@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
-from hindcast.learn.batches import bootstrapped, num_timesteps
-from hindcast.learn.optimisers import OptimiserSpec, adam_at
+from hindcast.learn.batches import num_timesteps, td_target
+from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
-from hindcast.learn.streams import in_parallel
-from hindcast.learn.target_networks import fixed
+from hindcast.learn.streams import run_parallel
+from hindcast.learn.target_networks import no_weight_grad
 from hindcast.models.action_head import ActionRange
-from hindcast.models.networks import Critics, at_next
+from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
 
 
@@ -47,9 +47,9 @@ class SAC(ActorCritic):
 
     Options: ClassVar[type[AlgorithmOptions]] = SACOptions
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
-    live = True
+    can_train_online = True
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
-    compiled: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
+    compiled_methods: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
     options: SACOptions
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
@@ -64,24 +64,24 @@ class SAC(ActorCritic):
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         options = self.options
         rates = {"policy": options.actor_lr, "critics": options.critic_lr, "alpha": options.alpha_lr}
-        return adam_at(nets, rates)
+        return adam_specs(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
-        yield self._critic_losses(nets, batch, *self._draws(nets, batch, step))
+        yield self._critic_losses(nets, batch, *self._draw_noise(nets, batch, step))
         noise = action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
         alpha, kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
-        with fixed(nets["critics"]):
+        with no_weight_grad(nets["critics"]):
             policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), kind)
         alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
         metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
         yield Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)
 
-    def _draws(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, ...]:
+    def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, ...]:
         """What is random in the critics' losses."""
         return (action_noise(cast(RLModule, nets["policy"]), batch, step, 1),)
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *draws: Tensor) -> Losses:
-        wanted, taken = in_parallel(
+        wanted, taken = run_parallel(
             lambda: self._wanted(nets, batch, draws[0]), lambda: cast(Critics, nets["critics"])(batch)
         )
         td_loss = (taken - wanted).square().mean(-1).sum()
@@ -90,20 +90,26 @@ class SAC(ActorCritic):
     @torch.no_grad()
     def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         """`[B]` the critics' targets."""
-        following = at_next(batch)
-        actions, logp = sampled(cast(RLModule, nets["policy"]), following, noise)
+        following = next_observations(batch)
+        actions, logp = sample_actions(cast(RLModule, nets["policy"]), following, noise)
         values = nets["target_critics"](following, actions[0]).amin(0)
-        return bootstrapped(batch, values - cast(LogWeight, nets["alpha"])() * logp[0])
+        return td_target(batch, values - cast(LogWeight, nets["alpha"])() * logp[0])
 
     def _policy_loss(
         self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor, alpha: Tensor, kind: Hashable
     ) -> tuple[Tensor, Tensor]:
         """The policy's loss, and its entropy."""
-        actions, logp = sampled(cast(RLModule, nets["policy"]), batch, noise)
-        worth = self._worth(nets, batch, actions[0], kind)
+        actions, logp = sample_actions(cast(RLModule, nets["policy"]), batch, noise)
+        worth = self._policy_objective(nets, batch, actions[0], kind)
         return (alpha * logp[0] - worth).mean(), -logp.detach().mean()
 
-    def _worth(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, kind: Hashable) -> Tensor:  # noqa: ARG002
+    def _policy_objective(
+        self,
+        nets: nn.ModuleDict,
+        batch: Tensors,
+        actions: Tensor,
+        update_kind: Hashable,  # noqa: ARG002
+    ) -> Tensor:
         """`[B]` what the policy maximises in this `update_kind`: the values of its actions, `[B, *shape]`."""
         return cast(Critics, nets["critics"])(batch, actions).amin(0)
 
@@ -138,7 +144,7 @@ def action_noise(policy: RLModule, batch: Tensors, step: Step, count: int) -> Te
     return torch.randn(shape, generator=step.generator, device=step.generator.device)
 
 
-def sampled(policy: RLModule, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
+def sample_actions(policy: RLModule, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
     """The policy's actions with `noise`, see `action_noise`; gradients go through them and their log-densities.
 
     Returns:

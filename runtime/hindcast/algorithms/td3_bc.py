@@ -14,12 +14,12 @@ from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.base import Positive
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import bootstrapped, num_timesteps
-from hindcast.learn.optimisers import OptimiserSpec, adam_at
-from hindcast.learn.streams import in_parallel
-from hindcast.learn.target_networks import fixed
+from hindcast.learn.batches import num_timesteps, td_target
+from hindcast.learn.optimisers import OptimiserSpec, adam_specs
+from hindcast.learn.streams import run_parallel
+from hindcast.learn.target_networks import no_weight_grad
 from hindcast.models.action_head import ActionRange
-from hindcast.models.networks import Critics, at_next
+from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
 
 
@@ -54,25 +54,25 @@ class TD3(ActorCritic):
 
     distributions = ("auto", "deterministic", "squashedDeterministic")
     target_networks = {"target_policy": "policy", "target_critics": "critics"}
-    compiled = ("_critic_loss", "_policy_loss")
+    compiled_methods = ("_critic_loss", "_policy_loss")
     options: TD3Options
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         name = type(self).__name__
         within = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedDeterministic")
-        return nn.ModuleDict({"policy": policy, "critics": self._critics(inputs), "range": within})
+        return nn.ModuleDict({"policy": policy, "critics": self._build_critics(inputs), "range": within})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         rates = {"policy": self.options.actor_lr, "critics": self.options.critic_lr}
-        return adam_at(nets, rates)
+        return adam_specs(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
         shape = (num_timesteps(batch), *cast(ActionRange, nets["range"]).low.shape)
         noise = torch.randn(shape, generator=step.generator, device=step.generator.device)
         yield self._critic_loss(nets, batch, noise)
         if self.update_kind(step.updates):
-            with fixed(nets["critics"]):
+            with no_weight_grad(nets["critics"]):
                 loss = self._policy_loss(nets, batch)
             yield loss
 
@@ -82,11 +82,11 @@ class TD3(ActorCritic):
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         if self.update_kind(step.updates):
-            self.move_targets(nets, self.options.tau)
+            self.update_target_networks(nets, self.options.tau)
 
     def _critic_loss(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Losses:
         """The critics' loss and metrics, with normal noise `[B, *shape]`."""
-        wanted, taken = in_parallel(
+        wanted, taken = run_parallel(
             lambda: self._wanted(nets, batch, noise), lambda: cast(Critics, nets["critics"])(batch)
         )
         loss = (taken - wanted).square().mean(-1).sum()
@@ -95,17 +95,17 @@ class TD3(ActorCritic):
     @torch.no_grad()
     def _wanted(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         options, within = self.options, cast(ActionRange, nets["range"])
-        following = at_next(batch)
-        actions = chosen(cast(RLModule, nets["target_policy"]), following)
+        following = next_observations(batch)
+        actions = policy_actions(cast(RLModule, nets["target_policy"]), following)
         noise = (options.target_noise * noise).clamp(-options.target_noise_clip, options.target_noise_clip)
         actions = within.clamp(actions + noise * within.half_range)
         values = nets["target_critics"](following, actions).amin(0)
-        return bootstrapped(batch, values - self._penalty(batch, actions, within))
+        return td_target(batch, values - self._penalty(batch, actions, within))
 
-    def _critics(self, inputs: ModelInputs) -> Critics:
+    def _build_critics(self, inputs: ModelInputs) -> Critics:
         return inputs.critics(members=2)
 
-    def _penalty(self, batch: Tensors, actions: Tensor, within: ActionRange) -> Tensor | float:  # noqa: ARG002
+    def _penalty(self, batch: Tensors, actions: Tensor, action_range: ActionRange) -> Tensor | float:  # noqa: ARG002
         """`[B]` penalty subtracted from the values of `actions`, `[B, *shape]`, in the next states."""
         return 0.0
 
@@ -122,14 +122,14 @@ class TD3BC(TD3):
 
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, within = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
-        actions = chosen(cast(RLModule, nets["policy"]), batch)
+        actions = policy_actions(cast(RLModule, nets["policy"]), batch)
         values = critics.first(batch, actions)
         cloning = ((actions - batch[Columns.ACTIONS]) / within.half_range).square().mean()
         policy_loss = cloning - self.options.alpha * values.mean() / values.detach().abs().mean()
         return Losses({"policy": policy_loss}, {"policy_loss": policy_loss, "cloning_loss": cloning})
 
 
-def chosen(policy: RLModule, batch: Tensors) -> Tensor:
+def policy_actions(policy: RLModule, batch: Tensors) -> Tensor:
     """`[B, *shape]` the actions of a deterministic policy; gradients go through them."""
     actions = policy.distribution(policy.forward_train(batch)[Columns.ACTION_DIST_INPUTS]).mode()
     return cast(Tensor, actions)

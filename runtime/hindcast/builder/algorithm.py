@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
-from hindcast.builder.batch_io.inputs import ReadInputs, WrittenOutput, has_readers
-from hindcast.builder.names import UnknownName
-from hindcast.builder.options import in_python, python_names
-from hindcast.builder.recording import EvaluationRecording
+from hindcast.builder.batch_io.inputs import ReaderFolders, WriterFolder, has_readers
+from hindcast.builder.checkpoints import (
+    CONFIG_KEY,
+    SingleCheckpointStore,
+    config_to_json,
+    load_config,
+    load_policy,
+    parse_component,
+)
+from hindcast.builder.evaluation_recording import EvaluationRecording
+from hindcast.builder.option_names import UnknownName
+from hindcast.builder.options import option_names_in_errors, use_option_names
 from hindcast.builder.resources import BuildPlan
-from hindcast.builder.saving import CONFIG, OneFolder, config_json, load_policy, part_named, saved_config
 from hindcast.builder.training_recording import TrainingRecording
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
@@ -26,17 +33,17 @@ from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RES
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.report.events import Reporter
 from hindcast.report.results import Result
-from hindcast.run.carry_out import InFiles
-from hindcast.run.evaluations import Evaluations
-from hindcast.run.groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
-from hindcast.run.inputs import inputs_of, ready_inputs, sources_of
-from hindcast.run.live import players_of
-from hindcast.run.offline import offline_trainer
-from hindcast.run.online import online_trainer
+from hindcast.run.execute import FileReferences
+from hindcast.run.inputs import inputs_of, open_inputs, sources_of
+from hindcast.run.live_source import episode_players
+from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.online_trainer import make_online_trainer
+from hindcast.run.rllib_groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
 from hindcast.run.spaces import environment_spaces
-from hindcast.run.stopping import with_evaluation
+from hindcast.run.stop_criteria import add_evaluation
 from hindcast.run.trainer import Trainer, new_learner, notes_on_policy
 from hindcast.run.training_callbacks import TrainingCallbacks
+from hindcast.run.training_evaluation import Evaluations
 from hindcast.run.warm_start import initial_policy
 from hindcast.storage.location import resolve
 
@@ -78,7 +85,7 @@ class SavedCheckpoint(NamedTuple):
     path: str
 
 
-class Saved(NamedTuple):
+class SaveResult(NamedTuple):
     """What `save()` returns and `restore()` takes, in the form that RLlib's have."""
 
     checkpoint: SavedCheckpoint
@@ -99,10 +106,10 @@ class RunningAlgorithm:
         UserError: what is wrong with the options, the environment or the data.
     """
 
-    @python_names()
+    @option_names_in_errors()
     def __init__(self, config: AlgorithmConfig) -> None:
-        self._read = ReadInputs()
-        self._written: WrittenOutput | None = None
+        self._read = ReaderFolders()
+        self._written: WriterFolder | None = None
         self._recording: EvaluationRecording | TrainingRecording | None = None
         self._evaluations: Evaluations | None = None
         self._evaluation: Result | None = None
@@ -127,7 +134,7 @@ class RunningAlgorithm:
             DataError: there is no checkpoint, or its config is incomplete.
             UserError: what else keeps it from being built.
         """
-        algo = cls(config or saved_config(find_checkpoint(path)))
+        algo = cls(config or load_config(find_checkpoint(path)))
         try:
             algo.restore_from_path(path)
         except BaseException:
@@ -163,7 +170,7 @@ class RunningAlgorithm:
             raise SpecError("env is missing: name the environment to play in with .environment(env=...).")
         return EnvRunnerGroup(LocalEnvRunner(described, self.get_policy(), self.config["seed"] or 0))
 
-    @python_names()
+    @option_names_in_errors()
     def train(self) -> Result:
         """One iteration; with an `output`, what the policy plays to learn from is recorded.
 
@@ -180,9 +187,9 @@ class RunningAlgorithm:
         self._record_experience()
         result = self._trainer.iterate()
         begun = time.monotonic()
-        held_out, played = self._trainer.held_out, self._evaluated()
+        held_out, played = self._trainer.held_out_evaluator, self._evaluated()
         is_judged = held_out is not None and held_out.due(self.iteration)
-        found = with_evaluation({}, played, self.evaluate_offline() if is_judged else None)
+        found = add_evaluation({}, played, self.evaluate_offline() if is_judged else None)
         if found:
             self._evaluation = {**(self._evaluation or {}), **found[EVALUATION_RESULTS]}
         if self._evaluation is not None:
@@ -191,7 +198,7 @@ class RunningAlgorithm:
         self._callbacks.call("on_train_result", result=result)
         return result
 
-    @python_names()
+    @option_names_in_errors()
     def evaluate(self) -> Result:
         """Evaluate the current policy; with an `output` that `train()` does not write to, record the episodes.
 
@@ -211,9 +218,9 @@ class RunningAlgorithm:
             raise SpecError("env is missing: name the environment to evaluate in with .environment(env=...).")
         if self._recording is not None:
             self._note_once(_EXPERIENCE_ALONE)
-        return self._evaluations.now(self.get_policy(), self.iteration)
+        return self._evaluations.evaluate(self.get_policy(), self.iteration)
 
-    @python_names()
+    @option_names_in_errors()
     def evaluate_offline(self) -> Result:
         """Evaluate the current policy on the held-out episodes.
 
@@ -224,14 +231,14 @@ class RunningAlgorithm:
         Raises:
             SpecError: there are none.
         """
-        held_out = self._trainer.held_out
+        held_out = self._trainer.held_out_evaluator
         if held_out is None:
             raise SpecError(
                 "offline_evaluation_held_out is missing: hold out episodes with "
                 ".evaluation(offline_evaluation_held_out=0.1)."
             )
         self._callbacks.call("on_evaluate_offline_start")
-        judged = held_out.result(self.iteration)
+        judged = held_out.evaluate(self.iteration)
         self._callbacks.call("on_evaluate_offline_end", evaluation_metrics=judged)
         return judged
 
@@ -255,18 +262,18 @@ class RunningAlgorithm:
         counters = {
             "evaluating": pending,
             EVALUATION_RESULTS: self._evaluation,
-            CONFIG: config_json(self.config.to_dict()),
+            CONFIG_KEY: config_to_json(self.config.to_dict()),
         }
-        self._trainer.save(OneFolder(folder, counters))
+        self._trainer.save(SingleCheckpointStore(folder, counters))
         return str(folder)
 
-    def save(self, checkpoint_dir: str | Path | None = None) -> Saved:
+    def save(self, checkpoint_dir: str | Path | None = None) -> SaveResult:
         """`save_to_path` under RLlib's older name: the folder is `.checkpoint.path`."""
-        return Saved(SavedCheckpoint(self.save_to_path(checkpoint_dir)))
+        return SaveResult(SavedCheckpoint(self.save_to_path(checkpoint_dir)))
 
-    def restore(self, checkpoint_path: str | Path | Saved) -> None:
+    def restore(self, checkpoint_path: str | Path | SaveResult) -> None:
         """`restore_from_path` under RLlib's older name; takes what `save` returned too."""
-        path = checkpoint_path.checkpoint.path if isinstance(checkpoint_path, Saved) else checkpoint_path
+        path = checkpoint_path.checkpoint.path if isinstance(checkpoint_path, SaveResult) else checkpoint_path
         self.restore_from_path(path)
 
     def restore_from_path(self, path: str | Path, component: str | None = None) -> None:
@@ -281,7 +288,7 @@ class RunningAlgorithm:
             DataError: there is no checkpoint at the path, or it has another algorithm, model or environment.
             SpecError: no checkpoint has such a component.
         """
-        part = part_named(component)
+        part = parse_component(component)
         if part == "policy":
             self._take_policy(path)
             return
@@ -362,26 +369,26 @@ class RunningAlgorithm:
         if has_readers(config.get("input_")):
             own.offline_data(input_=self._read.read(config.to_dict()))
         if callable(config.get("output")):
-            self._written = WrittenOutput(config["output"], config.to_dict())
+            self._written = WriterFolder(config["output"], config.to_dict())
             own.offline_data(output=self._written.path)
         return own.copy(copy_frozen=True)
 
     def _build(self, plan: BuildPlan) -> None:
         self._algorithm = plan.algorithm
-        for line in (*self.config.replaced, *self._read.notes):
+        for line in (*self.config.replaced_options, *self._read.notes):
             self._note(line)
         self._output, self._reporter = plan.recording, _Notes(self._note)
         self._environment = plan.training.spec.environment if plan.training else None
         if plan.training is not None:
             self._callbacks = TrainingCallbacks(plan.training.spec.callbacks)
             self._callbacks.algorithm = self
-            store = OneFolder(resolve("."))
+            store = SingleCheckpointStore(resolve("."))
             self._evaluations = Evaluations(plan.training, store, self._reporter, callbacks=self._callbacks)
         self._trainer = _trainer_of(plan, self._reporter)
-        self._trainer.busy = self._evaluations.processes if self._evaluations else 0
+        self._trainer.num_busy_processors = self._evaluations.num_processes if self._evaluations else 0
         for note in _on_what_was_given(self._trainer.notes):
             self._note(note)
-        if plan.training is None or plan.online:
+        if plan.training is None or plan.is_online:
             self._warm_start(plan.initial_checkpoint)
         else:
             self._trainer.begin()
@@ -399,7 +406,7 @@ class RunningAlgorithm:
     def _take_policy(self, path: str | Path) -> None:
         """Go on with a checkpoint's policy, and target networks that are copies of it."""
         note = load_policy(self.get_policy(), path)
-        self._trainer.learner.renew_targets("policy")
+        self._trainer.learner.reset_target_networks("policy")
         if note:
             self._note(note)
 
@@ -413,12 +420,12 @@ class RunningAlgorithm:
         if self._evaluations.runs_in_parallel:
             self._launch()
             return found
-        return self._evaluations.now(self.get_policy(), self.iteration)
+        return self._evaluations.evaluate(self.get_policy(), self.iteration)
 
     def _record_experience(self) -> None:
         if self._output is None or isinstance(self._recording, TrainingRecording):
             return
-        players = players_of(self._trainer.experience)
+        players = episode_players(self._trainer.experience)
         if self._recording is not None or not players:
             self._note_once(_EVALUATIONS_ALONE)
             return
@@ -435,7 +442,7 @@ class RunningAlgorithm:
             self._note(message)
 
     def _note(self, message: str) -> None:
-        message = in_python(message)
+        message = use_option_names(message)
         self.notes.append(message)
         _LOG.warning(message)
 
@@ -454,12 +461,12 @@ def _trainer_of(plan: BuildPlan, reporter: Reporter) -> Trainer:
         algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
         policy, learner = new_learner(algorithm, spaces, plan.model, environment, seed=seed)
         return Trainer(plan.algorithm, policy, learner, None, notes=notes_on_policy(policy, plan.model))
-    if plan.online:
-        return online_trainer(plan.training, plan.training.spec, plan.width)
+    if plan.is_online:
+        return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)
     if (initial := plan.training.spec.initial_checkpoint) is not None:
         initial_policy(initial, plan.model)  # is looked for before data are prepared
-    inputs = ready_inputs(plan.training, inputs_of(plan.training, InFiles({})), reporter)
-    return offline_trainer(plan.training, sources_of(inputs))
+    inputs = open_inputs(plan.training, inputs_of(plan.training, FileReferences({})), reporter)
+    return make_offline_trainer(plan.training, sources_of(inputs))
 
 
 class _Notes(Reporter):

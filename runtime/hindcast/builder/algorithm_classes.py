@@ -13,7 +13,7 @@ from hindcast.api.options import schemas
 from hindcast.api.sentences import nearest
 from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.names import class_of
+from hindcast.builder.option_names import named_class
 from hindcast.errors import SpecError
 
 
@@ -55,4 +55,4 @@ def get_trainable_cls(name: str) -> type[NamedAlgorithm]:
 
 
 def __getattr__(name: str) -> type[NamedAlgorithm]:
-    return class_of(name, name, NamedAlgorithm, globals(), "algorithm_name")
+    return named_class(name, name, NamedAlgorithm, globals(), "algorithm_name")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hindcast.api.options import algorithms, schemas
 from hindcast.api.sentences import similar
 from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.names import class_of
+from hindcast.builder.option_names import named_class
 from hindcast.errors import SpecError
 
 _SUFFIX = "Config"
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> type[AlgorithmConfig]:
     algorithm = name.removesuffix(_SUFFIX)
     if name[:1].isupper() and (name == algorithm or algorithm not in schemas()):
         raise UnknownConfig(f"Hindcast has no {name}{_advice(algorithm.partition('Conf')[0])}")
-    return class_of(algorithm, name, AlgorithmConfig, globals(), "default_algorithm")
+    return named_class(algorithm, name, AlgorithmConfig, globals(), "default_algorithm")
 
 
 def _advice(algorithm: str) -> str:

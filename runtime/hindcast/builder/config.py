@@ -29,17 +29,30 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
-from hindcast.builder.expanded import expanded
-from hindcast.builder.model_config import as_dict
-from hindcast.builder.module_spec import spec_as_dict
-from hindcast.builder.names import GONE, UnknownName, check_name, default_of, is_absent, method_of
-from hindcast.builder.options import python_names
-from hindcast.builder.replaced import replaced
-from hindcast.builder.resources import BuildPlan, learns_online, plan_of, recording, training
-from hindcast.builder.user_objects import importable, portable, refuse_given
-from hindcast.builder.values import copied, is_filesystem, named_connectors, names_data
+from hindcast.builder.composite_options import expand_options
+from hindcast.builder.model_config import model_config_to_dict
+from hindcast.builder.module_spec import spec_to_dict
+from hindcast.builder.option_names import (
+    REMOVED_METHODS,
+    UnknownName,
+    check_name,
+    find_default,
+    find_method,
+    is_default_of_missing_option,
+)
+from hindcast.builder.option_values import copy_value, has_recorded_input, is_filesystem, named_connectors
+from hindcast.builder.options import option_names_in_errors
+from hindcast.builder.replaced_options import replaced_options
+from hindcast.builder.resources import (
+    BuildPlan,
+    is_online_only,
+    make_build_plan,
+    recording_resource,
+    training_resource,
+)
+from hindcast.builder.user_objects import refuse_local_objects, to_import_path, to_portable
 from hindcast.errors import SpecError
-from hindcast.user_code import refuse_uncalled
+from hindcast.user_code import refuse_unused_overrides
 
 if TYPE_CHECKING:
     from hindcast.builder.algorithm import RunningAlgorithm
@@ -85,7 +98,7 @@ class AlgorithmConfig:
                 f"AlgorithmConfig does not take {', '.join(given)}: give the algorithm's name, "
                 '"BC", or "package.module:Class" for a custom one'
             )
-        refuse_uncalled(type(self), AlgorithmConfig, _UNCALLED)
+        refuse_unused_overrides(type(self), AlgorithmConfig, _UNCALLED)
         chosen = algorithm or self.default_algorithm
         if chosen is not None and not (is_custom(chosen) or chosen in schemas()):
             raise SpecError(f"algorithm is {chosen!r}, which is not an algorithm{nearest(chosen, schemas())}")
@@ -183,14 +196,14 @@ class AlgorithmConfig:
         return self._take("multi_agent", options)
 
     @property
-    def replaced(self) -> list[str]:
+    def replaced_options(self) -> list[str]:
         """The given options that have no effect, each with its replacement or why it does not apply.
 
         Building the algorithm warns about them.
         """
-        return replaced(self.algorithm, self._options)
+        return replaced_options(self.algorithm, self._options)
 
-    @python_names()
+    @option_names_in_errors()
     def to_resource(
         self,
         name: str | None = None,
@@ -217,28 +230,28 @@ class AlgorithmConfig:
                 )
         algorithm, name = self._chosen, name or self._name
         ends = {to_camel(key): value for key, value in stop.items()} if stop else None
-        options = expanded(self.algorithm, self._given)
+        options = expand_options(self.algorithm, self._given)
         resource: OfflineTraining | OfflineRecording
         if options.get("output") and not options.get("input_"):
-            resource = recording(algorithm, options, name, dict(policy) if policy else None, ends)
-        elif learns_online(algorithm):
+            resource = recording_resource(algorithm, options, name, dict(policy) if policy else None, ends)
+        elif is_online_only(algorithm):
             raise SpecError(
                 f"{algorithm} learns in its environment: as a resource it trains the policy of a recording; "
                 "add .offline_data(output=...)."
             )
         else:
-            resource = training(algorithm, options, name, ends)
-        refuse_given(resource.model_dump())
+            resource = training_resource(algorithm, options, name, ends)
+        refuse_local_objects(resource.model_dump())
         return resource
 
-    @python_names()
+    @option_names_in_errors()
     def plan(self) -> BuildPlan:
         """What `build_algo` builds.
 
         Raises:
             SpecError: one line per problem.
         """
-        return plan_of(self._chosen, self._given, self._name)
+        return make_build_plan(self._chosen, self._given, self._name)
 
     def validate(self) -> None:
         """Check all options, as `build_algo` does before it builds.
@@ -279,10 +292,10 @@ class AlgorithmConfig:
             input_action_space: of the episodes.
             device: None: batches are moved to the learner's device automatically.
         """
-        from hindcast.pipeline.connecting import learner_pipeline
+        from hindcast.pipeline.connector_factory import make_learner_pipeline
 
         named = named_connectors(self._options.get("learner_connector"))
-        return learner_pipeline(named, input_observation_space, input_action_space)
+        return make_learner_pipeline(named, input_observation_space, input_action_space)
 
     def freeze(self) -> None:
         """Refuse all changes from now on."""
@@ -296,7 +309,7 @@ class AlgorithmConfig:
     @property
     def is_offline(self) -> bool:
         """Whether `input_` names recorded data."""
-        return names_data(self._options)
+        return has_recorded_input(self._options)
 
     @property
     def total_train_batch_size(self) -> int | None:
@@ -311,19 +324,19 @@ class AlgorithmConfig:
             copy_frozen: whether it is frozen; None: as this one is.
         """
         twin = copy.copy(self)  # without the __init__ of a subclass, which may take other arguments
-        twin._options = copied(self._options)
+        twin._options = copy_value(self._options)
         twin._is_frozen = self._is_frozen if copy_frozen is None else copy_frozen
         return twin
 
     def to_dict(self) -> dict[str, Any]:
         """The options given, by name, search spaces of Tune as they are: `update_from_dict` takes them back."""
-        options: dict[str, Any] = copied(self._given)
+        options: dict[str, Any] = copy_value(self._given)
         if "env" in options:
-            options["env"] = portable(options["env"])
+            options["env"] = to_portable(options["env"])
         if "model_config" in options:
-            options["model_config"] = as_dict(options["model_config"])
+            options["model_config"] = model_config_to_dict(options["model_config"])
         if "rl_module_spec" in options:
-            options["rl_module_spec"] = spec_as_dict(options["rl_module_spec"])
+            options["rl_module_spec"] = spec_to_dict(options["rl_module_spec"])
         return options
 
     def update_from_dict(self, options: Mapping[str, Any]) -> Self:
@@ -333,7 +346,7 @@ class AlgorithmConfig:
             SpecError: a name that is not an option.
         """
         for name, value in options.items():
-            getattr(self, method_of(self.algorithm, name))(**{name: value})
+            getattr(self, find_method(self.algorithm, name))(**{name: value})
         return self
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -342,8 +355,8 @@ class AlgorithmConfig:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._options:
-            return copied(default_of(self.algorithm, name))
-        return copied(self._options[name]) if self._is_frozen else self._options[name]
+            return copy_value(find_default(self.algorithm, name))
+        return copy_value(self._options[name]) if self._is_frozen else self._options[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.update_from_dict({name: value})
@@ -351,8 +364,8 @@ class AlgorithmConfig:
     def __getattr__(self, name: str) -> Any:
         if name in _OWN or name.startswith("__"):
             raise AttributeError(name)
-        if name in GONE:
-            raise UnknownName(f"{name}(): {GONE[name]}.")
+        if name in REMOVED_METHODS:
+            raise UnknownName(f"{name}(): {REMOVED_METHODS[name]}.")
         return self[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -396,11 +409,11 @@ class AlgorithmConfig:
         wanted = {
             name: value
             for name, value in options.items()
-            if method != "training" or not is_absent(self.algorithm, name, value)
+            if method != "training" or not is_default_of_missing_option(self.algorithm, name, value)
         }
         for name, value in wanted.items():
             check_name(self.algorithm, method, name, value)
-        self._options.update(copied(wanted))
+        self._options.update(copy_value(wanted))
         return self
 
 
@@ -412,7 +425,7 @@ def _of_learner_class(given: Any, algorithm: str) -> str:
     """
     from hindcast.algorithms import resolve
 
-    path = str(importable("learner_class", given))
+    path = str(to_import_path("learner_class", given))
     if not issubclass(resolve(path), resolve(algorithm)):
         raise SpecError(
             f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "

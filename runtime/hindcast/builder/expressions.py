@@ -34,7 +34,7 @@ def is_expression(value: Any) -> bool:
     return type(value).__name__ == "Expression" and type(value).__module__.startswith("pyarrow.")
 
 
-def comparisons(expression: Any) -> list[Term]:
+def parse_comparisons(expression: Any) -> list[Term]:
     """The filter terms (`column`, `op`, `value`) that all hold where the expression does.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from hindcast.api.sentences import nearest
-from hindcast.builder.options import MODEL, OPTIONS, in_python
+from hindcast.builder.options import MODEL, OPTIONS, use_option_names
 from hindcast.errors import SpecError
 
 Initializer = str | Callable[..., Any] | None
@@ -90,7 +90,7 @@ _ACTIVATIONS: Final = {"swish": "silu", None: "linear"}
 _FILTERS: Final = {"NoFilter": "none", "MeanStdFilter": "meanStd"}
 
 
-def as_dict(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
+def model_config_to_dict(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a model config, functions by their names; those of a mapping are the ones given, no more.
 
     Raises:
@@ -113,7 +113,7 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
     Raises:
         SpecError: a field that does not exist, or one that is refused and not at its default.
     """
-    given = as_dict(config)
+    given = model_config_to_dict(config)
     section: dict[str, Any] = _padding(given)
     for name, value in given.items():
         option = OPTIONS[MODEL].get(name)
@@ -137,7 +137,7 @@ def replaced_model_fields(
         config: of the networks.
         idle: the resource's fields that have no effect, with what is so.
     """
-    given, lines = as_dict(config), []
+    given, lines = model_config_to_dict(config), []
     if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:
         lines.append(f"head_fcnet_activation: {OPTIONS[MODEL]['head_fcnet_activation'].remark}")
     if given.get("head_fcnet_hiddens") and given.get("head_fcnet_use_layernorm", False) != given.get(
@@ -150,7 +150,7 @@ def replaced_model_fields(
         if name.endswith(_KWARGS) and value and given.get(name.removesuffix(_KWARGS)) is None
     ]
     return lines + [
-        f"{name}: {in_python(idle[field])}"
+        f"{name}: {use_option_names(idle[field])}"
         for name, option in OPTIONS[MODEL].items()
         if name in given and (field := option.training) in idle and not name.endswith(_KWARGS)
     ]

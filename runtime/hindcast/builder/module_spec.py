@@ -12,14 +12,14 @@ from hindcast.api.model import ModelSpec
 from hindcast.api.sentences import nearest
 from hindcast.builder.model_config import DefaultModelConfig, model_fields, replaced_model_fields
 from hindcast.builder.options import MODULE, OPTIONS
-from hindcast.builder.user_objects import importable
+from hindcast.builder.user_objects import to_import_path
 from hindcast.errors import SpecError
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.rllib_names import BCCatalog
 
 if TYPE_CHECKING:
     from hindcast.models.rl_module import RLModule
-    from hindcast.pipeline.given_module import MultiRLModule
+    from hindcast.pipeline.multi_rl_module import MultiRLModule
 
 _NAME: Final = "rl_module_spec"
 _DEFAULT: Final = "hindcast.models.rl_module:PolicyModule"
@@ -85,22 +85,22 @@ class MultiRLModuleSpec:
 
     def build(self) -> MultiRLModule:
         """The module, by its id; see `RLModuleSpec.build`."""
-        from hindcast.pipeline.given_module import MultiRLModule
+        from hindcast.pipeline.multi_rl_module import MultiRLModule
 
         return MultiRLModule(_only_spec(self).build())
 
 
-Given = RLModuleSpec | MultiRLModuleSpec | Mapping[str, Any]
+ModuleSpecLike = RLModuleSpec | MultiRLModuleSpec | Mapping[str, Any]
 
 
-def spec_as_dict(spec: Given) -> dict[str, Any]:
+def spec_to_dict(spec: ModuleSpecLike) -> dict[str, Any]:
     """The fields that are not at their defaults, the class by its path.
 
     Raises:
         SpecError: it is not a spec, has a refused field, or a class that cannot be imported by name.
     """
     if isinstance(spec, MultiRLModuleSpec):
-        return spec_as_dict(_only_spec(spec))
+        return spec_to_dict(_only_spec(spec))
     if isinstance(spec, RLModuleSpec):
         given = {field.name: getattr(spec, field.name) for field in fields(spec)}
     elif isinstance(spec, Mapping):
@@ -116,7 +116,7 @@ def spec_as_dict(spec: Given) -> dict[str, Any]:
         if OPTIONS[MODULE][name].kind == "refused":
             raise SpecError(f"{_NAME}: {name} is {value!r}: {OPTIONS[MODULE][name].remark}.")
     if "module_class" in given:
-        given["module_class"] = importable(f"{_NAME}: module_class", given["module_class"])
+        given["module_class"] = to_import_path(f"{_NAME}: module_class", given["module_class"])
         if given["module_class"] == _DEFAULT:
             del given["module_class"]
     return given
@@ -132,13 +132,13 @@ def _only_spec(specs: MultiRLModuleSpec) -> RLModuleSpec:
     return specs.rl_module_specs[DEFAULT_MODULE_ID]
 
 
-def module_fields(spec: Given) -> dict[str, Any]:
+def module_fields(spec: ModuleSpecLike) -> dict[str, Any]:
     """The resource's model section, by its YAML names.
 
     Raises:
         SpecError: as of `spec_as_dict`; or the options of a class are not JSON.
     """
-    given = spec_as_dict(spec)
+    given = spec_to_dict(spec)
     path, config = given.get("module_class"), given.get("model_config")
     own = {} if path is None else {"moduleClass": path}
     if config is None:
@@ -155,9 +155,9 @@ def module_fields(spec: Given) -> dict[str, Any]:
     return own | length | {"moduleOptions": options}
 
 
-def replaced_module_fields(spec: Given, idle: Mapping[str, str]) -> list[str]:
+def replaced_module_fields(spec: ModuleSpecLike, idle: Mapping[str, str]) -> list[str]:
     """Notes on the fields whose values are replaced or have no effect; `idle` as of `replaced_model_fields`."""
-    given = spec_as_dict(spec)
+    given = spec_to_dict(spec)
     config = given.get("model_config")
     lines = [
         f"{name}: {OPTIONS[MODULE][name].remark}"

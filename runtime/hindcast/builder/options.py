@@ -46,7 +46,7 @@ class Option(NamedTuple):
     remark: str
     only_with: str | None
     default: Any = None
-    of: str = ""
+    algorithms: str = ""
 
 
 MODEL: Final = "DefaultModelConfig"
@@ -91,7 +91,7 @@ def methods_with(name: str) -> list[str]:
     return [method for method, options in OPTIONS.items() if name in options and method not in _CLASSES]
 
 
-BY_NAME: Final = {
+OPTIONS_BY_NAME: Final = {
     name: OPTIONS[methods_with(name)[0]][name]
     for method, options in OPTIONS.items()
     for name in options
@@ -100,9 +100,11 @@ BY_NAME: Final = {
 """The options of a config, in the table's order; the same name means the same in all methods."""
 
 
-def is_of_table(algorithm: str | None, name: str) -> bool:
+def is_in_table(algorithm: str | None, name: str) -> bool:
     """Whether the table, rather than the algorithm itself, defines an option of an algorithm."""
-    return name in BY_NAME and not (BY_NAME[name].of and algorithm is not None and is_custom(algorithm))
+    return name in OPTIONS_BY_NAME and not (
+        OPTIONS_BY_NAME[name].algorithms and algorithm is not None and is_custom(algorithm)
+    )
 
 
 def option_table() -> str:
@@ -117,7 +119,7 @@ def option_table() -> str:
 
 def _fate(option: Option) -> str:
     if option.kind != "mapped":
-        return f"{option.kind} ({option.of})" if option.of else option.kind
+        return f"{option.kind} ({option.algorithms})" if option.algorithms else option.kind
     if option.training == option.recording:
         return f"`{option.training}`"
     kinds = (("training", option.training), ("recording", option.recording))
@@ -126,7 +128,7 @@ def _fate(option: Option) -> str:
 
 def _by_field() -> dict[str, str]:
     """Field of a resource -> the option that says it; of several the table's first."""
-    named = [("", BY_NAME), ("model_config.", OPTIONS[MODEL]), ("rl_module_spec.", OPTIONS[MODULE])]
+    named = [("", OPTIONS_BY_NAME), ("model_config.", OPTIONS[MODEL]), ("rl_module_spec.", OPTIONS[MODULE])]
     found: dict[str, str] = {}
     for prefix, options in named:
         for option in options.values():
@@ -135,7 +137,7 @@ def _by_field() -> dict[str, str]:
     return found
 
 
-def in_python(sentence: str) -> str:
+def use_option_names(sentence: str) -> str:
     """The sentence with each field of a resource under its option's name; others stay as they are.
 
     The algorithm is no option: a config's class says it.
@@ -145,7 +147,7 @@ def in_python(sentence: str) -> str:
 
 
 @contextmanager
-def python_names() -> Iterator[None]:
+def option_names_in_errors() -> Iterator[None]:
     """Errors raised in this block name options rather than fields.
 
     Raises:
@@ -154,7 +156,7 @@ def python_names() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        error.args = tuple(in_python(each) if isinstance(each, str) else each for each in error.args)
+        error.args = tuple(use_option_names(each) if isinstance(each, str) else each for each in error.args)
         raise
 
 
@@ -164,12 +166,12 @@ _BY_FIELD: Final = _by_field()
 def _option(found: re.Match[str]) -> str:
     field = found[1][1:]
     if field.startswith(_ALGORITHMS):
-        return in_snake_case(field.partition(".")[2])
+        return to_option_name(field.partition(".")[2])
     return _BY_FIELD.get(field, found[0])
 
 
 def _entry_of_prepare(found: re.Match[str]) -> str:
-    option, entry = _BY_FIELD["input.prepare"], in_snake_case(found[1])
+    option, entry = _BY_FIELD["input.prepare"], to_option_name(found[1])
     return f'{option}["{entry}"]' if found[2] is None else f'{option}={{"{entry}": "{found[2]}"}}'
 
 
@@ -178,7 +180,7 @@ def _option_of_data(found: re.Match[str]) -> str:
     return f"`{option}`" if found[1] else f"{option}=True"
 
 
-def in_snake_case(field: str) -> str:
+def to_option_name(field: str) -> str:
     """The name in Python of an algorithm's option: `lr`, `num_epochs`, `lambda_`."""
     name = to_snake(field)
     return f"{name}_" if keyword.iskeyword(name) else name

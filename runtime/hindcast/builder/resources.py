@@ -18,10 +18,17 @@ from hindcast.api.loading import check_algorithms
 from hindcast.api.options import algorithms, options_field
 from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of, sentence
-from hindcast.builder.expanded import expanded
-from hindcast.builder.names import is_unset
-from hindcast.builder.options import BY_NAME, is_of_table
-from hindcast.builder.values import CONVERTERS, check_batching, names_data, output_path, plain, sources
+from hindcast.builder.composite_options import expand_options
+from hindcast.builder.option_names import is_unset
+from hindcast.builder.option_values import (
+    CONVERTERS,
+    check_batching,
+    has_recorded_input,
+    input_fields,
+    output_path,
+    to_plain,
+)
+from hindcast.builder.options import OPTIONS_BY_NAME, is_in_table
 from hindcast.errors import SpecError
 
 Options = Mapping[str, Any]
@@ -37,17 +44,17 @@ _OF_SOURCES: Final = ("input_", "input_filesystem")
 """Of these `spec.input` is a list; the other options of the input go to each of its entries."""
 
 
-def learns_online(algorithm: str) -> bool:
+def is_online_only(algorithm: str) -> bool:
     """Whether the algorithm learns from its own samples only."""
-    return plays(algorithm) and algorithm not in algorithms("OfflineTraining")
+    return can_learn_online(algorithm) and algorithm not in algorithms("OfflineTraining")
 
 
-def plays(algorithm: str) -> bool:
+def can_learn_online(algorithm: str) -> bool:
     """Whether the algorithm learns from its own samples if no data are given."""
     return algorithm in algorithms("OfflineRecording")
 
 
-def training(algorithm: str, options: Options, name: str, stop: Fields | None) -> OfflineTraining:
+def training_resource(algorithm: str, options: Options, name: str, stop: Fields | None) -> OfflineTraining:
     """The training that the options describe.
 
     Args:
@@ -59,8 +66,8 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     Raises:
         SpecError: one line per problem.
     """
-    online = learns_online(algorithm)
-    if online and names_data(options):
+    online = is_online_only(algorithm)
+    if online and has_recorded_input(options):
         raise SpecError(f"input_ does not apply to {algorithm}, which learns from its own samples.")
     if online and (judged := [name for name in options if "offline_evaluation" in name and options[name]]):
         raise SpecError(
@@ -77,15 +84,15 @@ def training(algorithm: str, options: Options, name: str, stop: Fields | None) -
     if spec.get("evaluation", {}).keys() == {"envsPerRunner"}:
         del spec["evaluation"]  # how many environments, should an evaluation be asked for
     spec[options_field(algorithm)] = algorithm_config(algorithm, options)
-    samples = not options.get("input_") and plays(algorithm) and options.get("env") is not None
+    samples = not options.get("input_") and can_learn_online(algorithm) and options.get("env") is not None
     given = {**options, "input_": "sampler"} if samples else options
-    spec["input"] = [{"sampler": {}}] if online else sources(given, spec.get("input", {}))
+    spec["input"] = [{"sampler": {}}] if online else input_fields(given, spec.get("input", {}))
     _need_environment(spec, any("sampler" in source for source in spec["input"]))
     problems = check_algorithm("OfflineRecording", spec, ("spec",)) if online else None
     return _checked(OfflineTraining, name, spec, problems)
 
 
-def recording(
+def recording_resource(
     algorithm: str, options: Options, name: str, policy: Fields | None, stop: Fields | None
 ) -> OfflineRecording:
     """The recording that the options describe.
@@ -113,13 +120,13 @@ def recording(
     if spec["runners"].get("replicas") == 0:
         spec["runners"]["replicas"] = 1
     _put(spec, "output.path", output_path(options))
-    if not packs_columns(options):
+    if not has_packed_columns(options):
         spec["output"].pop("compressColumns", None)
     _need_environment(spec, True)
     return _checked(OfflineRecording, name, spec)
 
 
-def packs_columns(options: Options) -> bool:
+def has_packed_columns(options: Options) -> bool:
     """Whether the output's format has packed columns: SampleBatch. (RLlib packs those of Parquet, too.)"""
     return _fields(options, "recording").get("output", {}).get("format") == "SampleBatch"
 
@@ -129,18 +136,22 @@ def algorithm_config(algorithm: str, options: Options) -> Fields:
     own = {
         name: value
         for name, value in options.items()
-        if not (is_of_table(algorithm, name) or is_unset(name, value))
+        if not (is_in_table(algorithm, name) or is_unset(name, value))
     }
-    return {to_camel(name.rstrip("_")): plain(value) for name, value in own.items()}
+    return {to_camel(name.rstrip("_")): to_plain(value) for name, value in own.items()}
 
 
 def model_section(options: Options) -> Fields:
     """The model section, by its YAML names."""
-    of_model = {name: options.get(name) for name in BY_NAME if BY_NAME[name].training.startswith("model")}
+    of_model = {
+        name: options.get(name)
+        for name in OPTIONS_BY_NAME
+        if OPTIONS_BY_NAME[name].training.startswith("model")
+    }
     return dict(_fields(of_model, "training").get("model", {}))
 
 
-def section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:
+def parse_section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:
     """A part of a resource on its own, with the same sentences.
 
     Raises:
@@ -158,7 +169,7 @@ def _checked(model: type[M], name: str, spec: Fields, problems: list[Problem] | 
     data = {"apiVersion": API_VERSION, "kind": model.__name__, "metadata": {"name": name}, "spec": spec}
     lines = [sentence(each) for each in (check_algorithms(data) if problems is None else problems)]
     try:
-        resource = section(model, data, ())
+        resource = parse_section(model, data, ())
     except SpecError as error:
         raise SpecError("\n".join([str(error), *lines])) from error
     if lines:
@@ -169,11 +180,11 @@ def _checked(model: type[M], name: str, spec: Fields, problems: list[Problem] | 
 def _fields(options: Options, kind: str) -> Fields:
     """Every option that has a field in this kind of resource, in the table's order: the last one counts."""
     spec: Fields = {}
-    for name, option in BY_NAME.items():
+    for name, option in OPTIONS_BY_NAME.items():
         field = option.training if kind == "training" else option.recording
         if options.get(name) is None or not field or name in _OF_SOURCES:
             continue
-        value = plain(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
+        value = to_plain(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
         if value is not None:
             _put(spec, field, [*spec.get(field, ()), *value] if field == _SEVERAL else value)
     return spec
@@ -190,7 +201,7 @@ def _put(spec: Fields, field: str, value: Any) -> None:
 def _check_runners(options: Options) -> None:
     """A training has no runners, but a wrong number of them is still a mistake."""
     given = {name: options.get(name) for name in ("num_env_runners", "num_cpus_per_env_runner")}
-    section(RunnersSpec, _fields(given, "recording").get("runners", {}), ("spec", "runners"))
+    parse_section(RunnersSpec, _fields(given, "recording").get("runners", {}), ("spec", "runners"))
 
 
 def _duration(options: Options) -> Fields:
@@ -220,36 +231,36 @@ class BuildPlan:
 
     training: OfflineTraining | None
     recording: OfflineRecording | None
-    online: bool
+    is_online: bool
     algorithm: str
-    width: int
+    num_envs: int
     config: Mapping[str, Any]
     model: ModelSpec
     initial_checkpoint: str | None
 
 
-def plan_of(algorithm: str, options: Mapping[str, Any], name: str) -> BuildPlan:
+def make_build_plan(algorithm: str, options: Mapping[str, Any], name: str) -> BuildPlan:
     """What a config's options build.
 
     Raises:
         SpecError: one line per problem.
     """
-    options = expanded(algorithm, options)
-    online = learns_online(algorithm)
+    options = expand_options(algorithm, options)
+    online = is_online_only(algorithm)
     recorded = None
     if options.get("output"):
-        recorded = recording(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
+        recorded = recording_resource(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
     trained, width = None, options.get("num_envs_per_env_runner")
-    if plays(algorithm) or options.get("input_") or recorded is None:
-        trained = _evaluated(training(algorithm, options, name, None), plain(width))
+    if can_learn_online(algorithm) or options.get("input_") or recorded is None:
+        trained = _evaluated(training_resource(algorithm, options, name, None), to_plain(width))
     return BuildPlan(
         training=trained,
         recording=recorded,
-        online=online,
+        is_online=online,
         algorithm=algorithm,
-        width=RunnersSpec().envs_per_runner if width is None else width,
+        num_envs=RunnersSpec().envs_per_runner if width is None else width,
         config=algorithm_config(algorithm, options),
-        model=section(ModelSpec, model_section(options), ("spec", "model")),
+        model=parse_section(ModelSpec, model_section(options), ("spec", "model")),
         initial_checkpoint=options.get("initial_checkpoint"),
     )
 
@@ -259,5 +270,5 @@ def _evaluated(resource: OfflineTraining, width: Any) -> OfflineTraining:
     spec = resource.spec
     if spec.environment is None or spec.evaluation is not None:
         return resource
-    evaluation = section(EvaluationSpec, {"envsPerRunner": width}, ("spec", "evaluation"))
+    evaluation = parse_section(EvaluationSpec, {"envsPerRunner": width}, ("spec", "evaluation"))
     return resource.model_copy(update={"spec": spec.model_copy(update={"evaluation": evaluation})})

@@ -23,7 +23,7 @@ _ENDS: Final = {
 }
 
 
-def config_of(run: str, env: str | None, options: Mapping[str, Any]) -> AlgorithmConfig:
+def make_config(run: str, env: str | None, options: Mapping[str, Any]) -> AlgorithmConfig:
     """The config of an algorithm with options by their names, of 2019 or of today.
 
     Args:
@@ -42,7 +42,7 @@ def config_of(run: str, env: str | None, options: Mapping[str, Any]) -> Algorith
     return config if env is None else config.environment(env)
 
 
-def stop_of(criteria: Mapping[str, Any]) -> dict[str, Any]:
+def make_stop(criteria: Mapping[str, Any]) -> dict[str, Any]:
     """`spec.stop`, from criteria by their names of 2019.
 
     Raises:

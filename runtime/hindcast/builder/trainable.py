@@ -11,9 +11,9 @@ from ray.tune import PlacementGroupFactory, Trainable
 
 from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.names import class_of
+from hindcast.builder.option_names import named_class
 from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
-from hindcast.run.stopping import ESTIMATED_RETURN, VALIDATION_LOSS
+from hindcast.run.stop_criteria import ESTIMATED_RETURN, VALIDATION_LOSS
 
 _AWAITED: Final = {
     "evaluation_interval": (ENV_RUNNER_RESULTS, (EPISODE_RETURN_MEAN,)),
@@ -77,7 +77,7 @@ class AlgorithmTrainable(Trainable):
 
 def __getattr__(name: str) -> type[AlgorithmTrainable]:
     """The trainable of a registered algorithm, which bears its name."""
-    return class_of(name, name, AlgorithmTrainable, globals(), "algorithm")
+    return named_class(name, name, AlgorithmTrainable, globals(), "algorithm")
 
 
 def _processes(config: Mapping[str, Any]) -> int:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hindcast.errors import SpecError
-from hindcast.user_code import give, import_object, is_given
+from hindcast.user_code import import_object, is_registered, register_object
 
 MakeEnvironment = Callable[[dict[str, Any]], Any]
 
@@ -42,7 +42,7 @@ def register_env(name: str, creator: MakeEnvironment) -> None:
     gym.registry.pop(name, None)
     made = partial(_create, creator)
     gym.register(id=name, entry_point=made)
-    give(made, name)
+    register_object(made, name)
     _registered[name] = creator
 
 
@@ -64,17 +64,17 @@ def environment_id(environment: Any) -> str:
             f"env is {environment!r}: expected an id, a subclass of gymnasium.Env, or a name registered with "
             "register_env."
         )
-    return class_path(environment) or give(environment)
+    return import_path_of(environment) or register_object(environment)
 
 
-def portable(environment: Any) -> Any:
+def to_portable(environment: Any) -> Any:
     """What `.environment()` was given, in a form that means the same in another process."""
     if isinstance(environment, str) and environment in _registered:
         return RegisteredEnv(environment, _registered[environment])
     return environment
 
 
-def class_path(found: Any) -> str | None:
+def import_path_of(found: Any) -> str | None:
     """The "package.module:Name" of a class or function, None if another process could not import it."""
     module, name = getattr(found, "__module__", "__main__"), getattr(found, "__qualname__", "")
     if module == "__main__" or not name.isidentifier():
@@ -83,7 +83,7 @@ def class_path(found: Any) -> str | None:
     return f"{module}:{name}" if same else None
 
 
-def importable(option: str, value: Any) -> Any:
+def to_import_path(option: str, value: Any) -> Any:
     """The path of a class, a function or an object given as an option; text and None stay.
 
     One that cannot be imported by its name (of a script, a notebook, a function) is known by a path in this process and
@@ -96,17 +96,17 @@ def importable(option: str, value: Any) -> Any:
         return value
     if not callable(value):
         raise SpecError(f'{option} is {value!r}, expected a class, a function, or its "package.module:Name".')
-    return class_path(value) or give(value)
+    return import_path_of(value) or register_object(value)
 
 
-def refuse_given(resource: Any) -> None:
+def refuse_local_objects(resource: Any) -> None:
     """Refuse a resource that names an object known to this process only.
 
     Raises:
         SpecError: it does.
     """
     for path in _texts(resource):
-        if ":" in path and is_given(path):
+        if ":" in path and is_registered(path):
             found = import_object(path, "a resource")
             raise SpecError(
                 f"{getattr(found, '__name__', type(found).__name__)} cannot be imported by name, and a "

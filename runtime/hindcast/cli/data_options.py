@@ -13,10 +13,10 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hindcast.datasets.curate.writing import Written
+    from hindcast.datasets.curate.writing import WriteResult
+    from hindcast.datasets.hooks import Hooks
     from hindcast.datasets.prepare.reading import Reading
     from hindcast.datasets.target import Target
-    from hindcast.datasets.watch import Watch
 
 Format = Literal["Auto", "Parquet", "JSON", "CSV", "SampleBatch", "Minari", "D4RL"]
 
@@ -171,23 +171,23 @@ class WriteFlags:
 
 
 @contextmanager
-def watching(screen: Screen, name: str) -> "Iterator[Watch]":
+def watching(screen: Screen, name: str) -> "Iterator[Hooks]":
     """Progress on the screen, and Ctrl-C as a request to stop at the next safe point."""
     from hindcast.cli.progress import reporting
-    from hindcast.datasets.watch import Watch
+    from hindcast.datasets.hooks import Hooks
     from hindcast.report.events import Progress
-    from hindcast.run.interruption import interruptible
+    from hindcast.run.interruption import catch_signals
 
-    with reporting(screen) as reporter, interruptible() as interruption:
+    with reporting(screen) as reporter, catch_signals() as interruption:
 
         def progress(stage: str, done: int, total: int) -> None:
             unit = "rows" if stage == "Preparing" else "timesteps"
             reporter.progress(Progress(name, stage, done, total, unit))
 
-        yield Watch(progress, lambda message: reporter.note(name, message), interruption.check)
+        yield Hooks(progress, lambda message: reporter.note(name, message), interruption.check)
 
 
-def show(screen: Screen, sources: Sequence[str], *written: "Written") -> None:
+def show_written(screen: Screen, sources: Sequence[str], *written: "WriteResult") -> None:
     """Print what was written, where, and its checksum."""
     from hindcast import formatting
 

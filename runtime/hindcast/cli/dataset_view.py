@@ -12,7 +12,7 @@ from rich.text import Text
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.datasets.inspection.summary import ActionLeaf, DataProblem, ObservationLeaf, Summary
-from hindcast.datasets.inspection.words import coverage_in_words, facts
+from hindcast.datasets.inspection.summary_text import describe_coverage, facts
 
 BAR_WIDTH = 32
 MAX_ROWS = 12
@@ -33,7 +33,7 @@ def views(name: str, summary: Summary) -> Iterator[RenderableType]:
     for observed in summary.observations:
         yield from _observations(observed)
     if summary.coverage is not None:
-        yield Text(f"Coverage: {coverage_in_words(summary.coverage)}\n")
+        yield Text(f"Coverage: {describe_coverage(summary.coverage)}\n")
     yield from _problems(summary.problems)
 
 
@@ -60,12 +60,12 @@ def _actions(leaf: ActionLeaf) -> Iterator[RenderableType]:
 def _observations(leaf: ObservationLeaf) -> Iterator[RenderableType]:
     if leaf.values_seen is not None:
         yield Text(
-            f"{leaf.name}: {formatting.whole(leaf.values_seen)} of "
+            f"{leaf.name}: {formatting.integer(leaf.values_seen)} of "
             f"{formatting.plural(leaf.values or 0, 'value')} seen\n"
         )
         return
     rows = [
-        (str(index), _number(low), _number(high), "" if share is None else formatting.share(share))
+        (str(index), _number(low), _number(high), "" if share is None else formatting.as_percentage(share))
         for index, low, high, share in zip(leaf.shown, leaf.low, leaf.high, leaf.share_of_space, strict=True)
     ]
     yield from _dimensions(leaf.name, leaf.dimensions, ("min", "max", "of the space"), rows)
@@ -102,7 +102,7 @@ def _problems(problems: Sequence[DataProblem]) -> Iterator[RenderableType]:
     for (severity, kind), count in seen.items():
         if count > MAX_OF_A_KIND:
             yield _line(
-                severity, f"and {formatting.whole(count - MAX_OF_A_KIND)} more; --json lists all", kind
+                severity, f"and {formatting.integer(count - MAX_OF_A_KIND)} more; --json lists all", kind
             )
 
 
@@ -159,6 +159,8 @@ def _bars(labels: Sequence[str], counts: Sequence[int]) -> RenderableType:
     total, most = sum(counts), max(counts)
     for label, count in zip(labels, counts, strict=True):
         table.add_row(
-            label, bar(count / most), f"{formatting.whole(count)}  {formatting.share(count / total)}"
+            label,
+            bar(count / most),
+            f"{formatting.integer(count)}  {formatting.as_percentage(count / total)}",
         )
     return Padding(table, (0, 0, 1, 2), expand=False)

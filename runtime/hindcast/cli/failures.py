@@ -9,8 +9,8 @@ from typing import Any
 from hindcast.cli.screen import Screen
 from hindcast.errors import UserError
 
-DEFECT = 70
-INTERRUPTED = 130
+EXIT_DEFECT = 70
+EXIT_INTERRUPTED = 130
 
 EXIT_CODES = {
     0: "done, or there was nothing to do",
@@ -21,8 +21,8 @@ EXIT_CODES = {
     5: "storage failed or denied a request",
     6: "your own code raised an exception, or returned something unusable",
     7: "worker processes kept dying",
-    DEFECT: "a bug in Hindcast",
-    INTERRUPTED: "interrupted; run the command again to resume",
+    EXIT_DEFECT: "a bug in Hindcast",
+    EXIT_INTERRUPTED: "interrupted; run the command again to resume",
 }
 
 _EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
@@ -51,14 +51,14 @@ def report_failure(error: BaseException, command: str, screen: Screen) -> int:
     if screen.flags.debug:
         traceback.print_exception(error, file=sys.stderr)
     for line in message.splitlines():
-        text, style = (line, None) if exit_code == INTERRUPTED else (f"error: {line}", "red")
+        text, style = (line, None) if exit_code == EXIT_INTERRUPTED else (f"error: {line}", "red")
         screen.err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
     if screen.flags.json:
-        screen.json_line({"error": described(error, message, exit_code)})
+        screen.json_line({"error": failure_document(error, message, exit_code)})
     return exit_code
 
 
-def described(error: BaseException, message: str, exit_code: int) -> dict[str, Any]:
+def failure_document(error: BaseException, message: str, exit_code: int) -> dict[str, Any]:
     """The document that `--json` prints for a failure."""
     return {"type": type(error).__name__, "message": message, "exitCode": exit_code}
 
@@ -67,12 +67,12 @@ def _explain(error: BaseException, command: str, screen: Screen) -> tuple[str, i
     if isinstance(error, UserError):
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", INTERRUPTED
+        return "interrupted", EXIT_INTERRUPTED
     missing = _missing_package(error)
     if missing is not None:
         install = f"pip install 'hindcast-rl[{_EXTRAS[missing]}]'"
         return f"hindcast {command} needs {missing}, which is not installed: {install}", 1
-    return _defect(error, screen), DEFECT
+    return _defect(error, screen), EXIT_DEFECT
 
 
 def _missing_package(error: BaseException) -> str | None:

@@ -19,7 +19,7 @@ from hindcast.cli.commands.train import train
 from hindcast.cli.commands.tune import tune
 from hindcast.cli.commands.validate import validate
 from hindcast.cli.commands.version import version
-from hindcast.cli.failures import EXIT_CODES, INTERRUPTED
+from hindcast.cli.failures import EXIT_CODES, EXIT_INTERRUPTED
 
 _EPILOG = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + "."
 
@@ -76,7 +76,7 @@ def main() -> None:
         sys.stdout = None  # nothing more can be flushed into it
         sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

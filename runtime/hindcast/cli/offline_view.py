@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hindcast import formatting
-from hindcast.evaluate.offline import CALIBRATED, Estimate, OfflineReport
+from hindcast.evaluate.offline import MAX_CALIBRATION_ERROR, Estimate, OfflineReport
 
 _COLOURS = {"better": "green", "worse": "red", "unknown": "yellow"}
 
@@ -24,7 +24,11 @@ def views(report: OfflineReport, name: str, gamma: float) -> Iterator[Renderable
         yield f"not estimated by {names}: {reason}"
     if report.calibration is not None:
         error = report.calibration.error
-        fits = "fits well" if error <= CALIBRATED else "fits badly, so importance ratios are unreliable"
+        fits = (
+            "fits well"
+            if error <= MAX_CALIBRATION_ERROR
+            else "fits badly, so importance ratios are unreliable"
+        )
         yield (
             "the behaviour policy's log-probabilities were not recorded; a clone of it "
             f"{fits} (calibration error {error:.2f})"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-    from hindcast.datasets.watch import Watch
+    from hindcast.datasets.hooks import Hooks
 
 
 @contextmanager
@@ -30,12 +30,12 @@ def reporting(screen: Screen) -> Iterator[Reporter]:
 
 
 @contextmanager
-def progress_bar(screen: Screen, description: str) -> "Iterator[Watch]":
+def progress_bar(screen: Screen, description: str) -> "Iterator[Hooks]":
     """A transient bar for one long step; without a terminal only its notes are shown."""
-    from hindcast.datasets.watch import Watch
+    from hindcast.datasets.hooks import Hooks
 
     if not screen.err.is_terminal or screen.flags.quiet or screen.flags.json:
-        yield Watch(note=screen.note)
+        yield Hooks(note=screen.note)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -43,7 +43,7 @@ def progress_bar(screen: Screen, description: str) -> "Iterator[Watch]":
     columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn())
     with Bars(*columns, console=screen.err, transient=True) as bars:
         task = bars.add_task(description, total=None)
-        yield Watch(lambda _, done, total: bars.update(task, completed=done, total=total), screen.note)
+        yield Hooks(lambda _, done, total: bars.update(task, completed=done, total=total), screen.note)
 
 
 def show_outcome(outcome: Outcome, screen: Screen) -> None:

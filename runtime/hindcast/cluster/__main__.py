@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from hindcast.cluster.channel import ConfigMapName, in_cluster
+from hindcast.cluster.channel import ConfigMapName, open_channel
 from hindcast.cluster.driver import connect_to_ray, drive
 from hindcast.errors import SpecError
 
@@ -14,7 +14,7 @@ def main() -> int:
         print("error: give the folder of the attempt: python -m hindcast.cluster FOLDER", file=sys.stderr)
         return SpecError.exit_code
     try:
-        channel = in_cluster(ConfigMapName.from_environment())
+        channel = open_channel(ConfigMapName.from_environment())
     except SpecError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -21,11 +21,11 @@ _TIMEOUT_S = (5.0, 15.0)
 _GONE = (403, 404)
 
 
-class Superseded(Exception):
+class SupersededError(Exception):
     """The attempt may no longer report: another one has started, or the resource is gone."""
 
 
-class ReportFailed(Exception):
+class ReportError(Exception):
     """The API server did not take the report; the next one may get through."""
 
 
@@ -93,16 +93,16 @@ class ConfigMapChannel:
         except ApiException as error:
             status, text = error.status, b""
         except (HTTPError, OSError) as error:
-            raise ReportFailed(f"{type(error).__name__}: {error}") from error
+            raise ReportError(f"{type(error).__name__}: {error}") from error
         if status in _GONE:
-            raise Superseded(f"the API server answered {status} to the report")
+            raise SupersededError(f"the API server answered {status} to the report")
         if status != 200:
-            raise ReportFailed(f"the API server answered {status} to the report")
+            raise ReportError(f"the API server answered {status} to the report")
         intent: str = (json.loads(text).get("data") or {}).get(INTENT_KEY, "")
         return intent
 
 
-def in_cluster(at: ConfigMapName) -> ConfigMapChannel:
+def open_channel(at: ConfigMapName) -> ConfigMapChannel:
     """The channel of a pod, by the account that is mounted into it.
 
     Raises:

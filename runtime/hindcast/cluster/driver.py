@@ -22,20 +22,20 @@ from pydantic import ValidationError
 from hindcast.api import OfflineRecording, OfflineTraining, load_resources
 from hindcast.api.attempt import ATTEMPT_KEY, RESOURCE_KEY, Attempt, AttemptOutcome, Pool
 from hindcast.cluster.channel import Channel
-from hindcast.cluster.keeper import Keeper
-from hindcast.cluster.log import DriverLog, printed_into, redactor
+from hindcast.cluster.log import DriverLog, capture_output, make_redactor
 from hindcast.cluster.mailbox import Mailbox
-from hindcast.cluster.memory import explained_by_memory
-from hindcast.cluster.outcome import EXIT_CODES, Finished, classify, outcome_of
+from hindcast.cluster.memory import explain_by_memory
+from hindcast.cluster.outcome import EXIT_CODES, FinishedRun, classify, make_outcome
 from hindcast.cluster.pools import Pools
-from hindcast.cluster.reporting import Reporting, beating, send_outcome
+from hindcast.cluster.reporting import ReportSender, heartbeat, send_outcome
+from hindcast.cluster.storage_monitor import StorageMonitor
 from hindcast.errors import SpecError
 from hindcast.ray_session import join_cluster
 from hindcast.run.claim import title
-from hindcast.run.interruption import Interruption, interruptible
+from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.progress import ProgressLines
 
-SUPERSEDED: Final = 1
+SUPERSEDED_EXIT_CODE: Final = 1
 """Exit code of a superseded driver."""
 
 _LOOK_S: Final = 1.0
@@ -55,7 +55,7 @@ _RAY_OPTIONS: Final = {
 Connect = Callable[[], None]
 
 
-def drive(folder: Path, channel: Channel, connect: Connect, labelled: bool = True) -> int:
+def drive(folder: Path, channel: Channel, connect: Connect, has_pool_labels: bool = True) -> int:
     """Carry out the attempt in a folder; the exit code.
 
     Args:
@@ -63,18 +63,18 @@ def drive(folder: Path, channel: Channel, connect: Connect, labelled: bool = Tru
         connect: connects this process to Ray.
         labelled: Ray's nodes have labels that name their pools.
     """
-    with printed_into(DriverLog(redactor())) as log, beating(Reporting(channel)) as reporting:
+    with capture_output(DriverLog(make_redactor())) as log, heartbeat(ReportSender(channel)) as reporting:
         try:
             resource, attempt = read_attempt(folder)
         except SpecError as error:
             return _end(reporting, classify(error))
-        keeper = Keeper(resource, attempt, log, reporting)
-        driver = Driver(resource, Pools(attempt, labelled), reporting, keeper)
+        keeper = StorageMonitor(resource, attempt, log, reporting)
+        driver = Driver(resource, Pools(attempt, has_pool_labels), reporting, keeper)
         outcome = driver.run(connect)
         if outcome is None:
             print("superseded by another attempt, or the resource is gone: exiting.")
             keeper.abandon()
-            return SUPERSEDED
+            return SUPERSEDED_EXIT_CODE
         print(f"{outcome.state} ({outcome.reason}): {outcome.message}")
         if outcome.reason == "Terminated":  # there is time for one thing at most
             code = _end(reporting, outcome)
@@ -126,8 +126,8 @@ class Driver:
 
     resource: OfflineRecording | OfflineTraining
     pools: Pools
-    reporting: Reporting
-    keeper: Keeper
+    sender: ReportSender
+    monitor: StorageMonitor
     _lines: ProgressLines = field(default_factory=ProgressLines, init=False)
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
@@ -135,13 +135,13 @@ class Driver:
         print(f"{title(self.resource)}: starting {self.pools.attempt.child}")
         try:
             connect()
-            with interruptible() as signal:
+            with catch_signals() as signal:
                 return self._supervise(signal)
         except Exception as error:
             outcome = classify(error)
             if outcome.reason == "InternalError":
                 traceback.print_exc()
-            return explained_by_memory(outcome)
+            return explain_by_memory(outcome)
 
     def _supervise(self, signal: Interruption) -> AttemptOutcome | None:
         mailbox = Mailbox.open(self.pools.options("head"))
@@ -150,12 +150,12 @@ class Driver:
         while True:
             ended, _ = ray.wait([work], timeout=_LOOK_S)
             self._take_mail(mailbox)
-            if self.reporting.superseded or self.keeper.superseded:
+            if self.sender.is_superseded or self.monitor.is_superseded:
                 ray.cancel(work, force=True)
                 return None
-            if signal.requested:
+            if signal.is_requested:
                 terminated_at = min(terminated_at, time.monotonic())
-            if not asked and (self.reporting.checkpoint_wanted or signal.requested):
+            if not asked and (self.sender.is_checkpoint_requested or signal.is_requested):
                 asked = True
                 print(f"{title(self.resource)}: stopping at the next safe point")
                 mailbox.request_stop()
@@ -175,45 +175,47 @@ class Driver:
         except ray.exceptions.GetTimeoutError:
             return
         if mail.pulses:
-            self.reporting.moved()
+            self.sender.mark_progress()
         for resource, message in mail.notes:
             print(f"{resource}: {message}")
-            self.reporting.note(message)
+            self.sender.note(message)
         if mail.progress is not None:
-            self.reporting.progress(mail.progress)
+            self.sender.progress(mail.progress)
             line = self._lines.line(mail.progress)
             if line is not None:
                 print(line)
 
-    def _outcome(self, ended: Finished | AttemptOutcome | None) -> AttemptOutcome:
+    def _outcome(self, ended: FinishedRun | AttemptOutcome | None) -> AttemptOutcome:
         """The outcome of the work, given who asked it to end; `ended` is None if it has not ended."""
-        if isinstance(ended, Finished):
+        if isinstance(ended, FinishedRun):
             if ended.output is not None:
-                self.reporting.output(ended.output)
+                self.sender.output(ended.output)
             is_old = ended.outcome.state == "AlreadyFinished"
-            return outcome_of(
+            return make_outcome(
                 "Succeeded", "AlreadyFinished" if is_old else "Succeeded", ended.outcome.message
             )
         if ended is not None and ended.reason != "Suspended":
-            return explained_by_memory(ended)
-        if ended is not None and self.reporting.checkpoint_wanted:
-            return outcome_of(
+            return explain_by_memory(ended)
+        if ended is not None and self.sender.is_checkpoint_requested:
+            return make_outcome(
                 "Suspended",
                 "Suspended",
                 "stopped at a safe point as requested; it resumes from there.",
             )
-        return outcome_of("Lost", "Terminated", "the driver was terminated (SIGTERM) by its node or by Ray.")
+        return make_outcome(
+            "Lost", "Terminated", "the driver was terminated (SIGTERM) by its node or by Ray."
+        )
 
 
 def _carry_out(
     resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
-) -> Finished | AttemptOutcome:
-    from hindcast.cluster.work import carry_out  # brings torch along, which the driver does without
+) -> FinishedRun | AttemptOutcome:
+    from hindcast.cluster.task import execute  # brings torch along, which the driver does without
 
-    return carry_out(resource, mailbox, pools)
+    return execute(resource, mailbox, pools)
 
 
-def _end(reporting: Reporting, outcome: AttemptOutcome) -> int:
+def _end(reporting: ReportSender, outcome: AttemptOutcome) -> int:
     if not send_outcome(reporting, outcome, _PATIENCE_S):
         print(
             "the outcome could not be reported: the API server did not answer, or no longer accepts reports."

@@ -15,7 +15,7 @@ from hindcast.api.training import LearnersSpec
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.outcome import classify
 from hindcast.cluster.pools import Pools
-from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, raised
+from hindcast.errors import OutOfMemory, UserError, WorkerLost, catch_user_error, unwrap
 from hindcast.formatting import plural
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.group import Group, PeerLost
@@ -25,7 +25,7 @@ from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome
 from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
 from hindcast.run.placement import learner_device
-from hindcast.run.training import TrainingRun, follow
+from hindcast.run.training import TrainingRun, follow_first_learner
 
 _MOST_RESTARTS: Final = 3
 _CPUS_PER_GPU: Final = 4
@@ -45,7 +45,7 @@ class Assignment(NamedTuple):
     sources: Sequence[Source]
     mailbox: Mailbox
     pools: Pools
-    is_again: bool
+    is_restart: bool
 
 
 def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox, pools: Pools) -> Outcome:
@@ -64,7 +64,7 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
     deaths, saved = 0, _updates(checkpoints)
     while True:
         try:
-            return raised(_in_a_group(Assignment(resource, sources, mailbox, pools, deaths > 0)))
+            return unwrap(_in_a_group(Assignment(resource, sources, mailbox, pools, deaths > 0)))
         except (ray.exceptions.RayError, PeerLost) as death:
             # Where the first one is gone before it has met the others, their calls fail with its death as the cause.
             if not isinstance(death, PeerLost) and classify(death).reason != "WorkerLost":
@@ -98,7 +98,7 @@ def _in_a_group(work: Assignment) -> Outcome | UserError:
     options = work.pools.options("learner", _cpus(spec), spec.gpus)
     actor = ray.remote(LearnerProcess).options(**options)
     learners = [actor.remote() for _ in range(spec.replicas)]
-    meeting = learners[0].open_meeting.remote(spec.replicas) if spec.replicas > 1 else None
+    meeting = learners[0].open_rendezvous.remote(spec.replicas) if spec.replicas > 1 else None
     given = ray.put(work)
     runs = [learner.run.remote(given, rank, meeting) for rank, learner in enumerate(learners)]
     try:
@@ -133,7 +133,7 @@ class LearnerProcess:
     def __init__(self) -> None:
         self._store: TCPStore | None = None
 
-    def open_meeting(self, learners: int) -> tuple[str, int]:
+    def open_rendezvous(self, learners: int) -> tuple[str, int]:
         """As the first learner, open the port at which so many learners meet.
 
         Returns:
@@ -149,10 +149,10 @@ class LearnerProcess:
         Args:
             meeting: where it meets the others; None if it is alone.
         """
-        return caught(lambda: self._run(work, rank, meeting))
+        return catch_user_error(lambda: self._run(work, rank, meeting))
 
     def _run(self, work: Assignment, rank: int, meeting: tuple[str, int] | None) -> Outcome | None:
-        if work.is_again and oom_kills():
+        if work.is_restart and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
         resource, sources, mailbox, pools, _ = work
         device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
@@ -164,12 +164,12 @@ class LearnerProcess:
                 "gloo", store=store, rank=rank, world_size=learners, timeout=_UNTIL_ALL_HAVE_MET
             )
             group = Ranks(device)
-        if isinstance(group, Ranks) and not group.leads:
-            follow(resource, sources, pools, group)
+        if isinstance(group, Ranks) and not group.is_leader:
+            follow_first_learner(resource, sources, pools, group)
             return None
         with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
             run = TrainingRun(resource, sources, reporter, interruption, pools, group=group)
-            outcome = run.carry_out()
+            outcome = run.execute()
         group.broadcast(["end"])
         return outcome
 

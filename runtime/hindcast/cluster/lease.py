@@ -13,11 +13,11 @@ from typing import Any
 from hindcast.api.attempt import Attempt
 from hindcast.errors import OutputConflict
 from hindcast.run.claim import ATTEMPTS
-from hindcast.storage.lease import Lease, newest
+from hindcast.storage.lease import Lease, newest_mark
 from hindcast.storage.location import Location
 
 
-def begin(state: Location, attempt: Attempt) -> Lease:
+def acquire_lease(state: Location, attempt: Attempt) -> Lease:
     """Take the folder over from whoever had it.
 
     Args:
@@ -41,12 +41,12 @@ def begin(state: Location, attempt: Attempt) -> Lease:
 
     folder = state.child(ATTEMPTS)
     folder.mkdirs()
-    return Lease.take(folder, mark, refuse_earlier, _superseded)
+    return Lease.acquire(folder, mark, refuse_earlier, _superseded)
 
 
-def holder(state: Location) -> dict[str, Any] | None:
+def lease_holder(state: Location) -> dict[str, Any] | None:
     """The mark of the latest attempt in a run's folder; None if there is none."""
-    return newest(state.child(ATTEMPTS))[1]
+    return newest_mark(state.child(ATTEMPTS))[1]
 
 
 def _superseded(folder: Location, by: dict[str, Any] | None) -> OutputConflict:

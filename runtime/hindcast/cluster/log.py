@@ -23,7 +23,7 @@ TAIL_BYTES: Final = 2 << 20
 """Kept of the end."""
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-HIDDEN = "***"
+MASK = "***"
 
 _SECRET_NAME = re.compile(
     r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|(ACCESS|ACCOUNT|API|STORAGE)_KEY"
@@ -33,21 +33,21 @@ _SHORTEST = 6
 """Minimum length of a value to hide; shorter ones occur in ordinary words."""
 
 _PATTERNS = (
-    (re.compile(r"(?<=://)(?!anonymous@)[^/\s@]+(?=@)"), HIDDEN),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {HIDDEN}"),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), HIDDEN),
-    (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), HIDDEN),
+    (re.compile(r"(?<=://)(?!anonymous@)[^/\s@]+(?=@)"), MASK),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), rf"\1 {MASK}"),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), MASK),
+    (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), MASK),
     (
         re.compile(
             r"(?i)([?&](sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|token)=)[^&\s]+"
         ),
-        rf"\1{HIDDEN}",
+        rf"\1{MASK}",
     ),
 )
 """User information of URIs, authorization headers, JSON web tokens, AWS key ids, signed URLs."""
 
 
-def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
+def make_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
     """What hides, in any text, the values of variables whose names speak of credentials, and what looks like one."""
     values = {
         value
@@ -61,7 +61,7 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str
     )
 
     def redact(text: str) -> str:
-        text = known.sub(HIDDEN, text)
+        text = known.sub(MASK, text)
         for pattern, hidden in _PATTERNS:
             text = pattern.sub(hidden, text)
         return text
@@ -127,7 +127,7 @@ class DriverLog:
 
 
 @contextmanager
-def printed_into(log: DriverLog) -> Iterator[DriverLog]:
+def capture_output(log: DriverLog) -> Iterator[DriverLog]:
     """The log takes the place of sys.stdout and sys.stderr for as long as the block runs."""
     before = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = _Stream(log, sys.stdout)

@@ -181,8 +181,8 @@ class _StopRequest(Interruption):
         self._thread.join(timeout=_LOOK_EVERY_S)
 
     def _watch(self) -> None:
-        while not self.requested and not self._ended.wait(_LOOK_EVERY_S):
+        while not self.is_requested and not self._ended.wait(_LOOK_EVERY_S):
             try:
-                self.requested = ray.get(self._box.stop_requested.remote())
+                self.is_requested = ray.get(self._box.stop_requested.remote())
             except Exception:  # the box went with the head, and this process is about to
                 return

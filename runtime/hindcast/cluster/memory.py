@@ -12,10 +12,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hindcast import formatting
 from hindcast.api.attempt import POOL_LABEL, AttemptOutcome, Pool
-from hindcast.cluster.outcome import outcome_of
+from hindcast.cluster.outcome import make_outcome
 from hindcast.memory import memory_limit, oom_kills
 
-FIELD: Final[dict[Pool, str]] = {
+POOL_FIELDS: Final[dict[Pool, str]] = {
     "head": "head",
     "runner": "runner",
     "data": "dataWorker",
@@ -30,16 +30,16 @@ _ANSWER_S: Final = 120.0
 """How long pods may take to answer: on busy nodes it takes a minute until a process for the question has started."""
 
 
-class Memory(NamedTuple):
+class ContainerMemory(NamedTuple):
     """Of one pod: how many processes the kernel killed for memory, and what it may take; None without a limit."""
 
-    kills: int
-    limit: int | None
+    num_kills: int
+    limit_bytes: int | None
 
 
-def memory_here() -> Memory:
+def container_memory() -> ContainerMemory:
     """Of this process's container."""
-    return Memory(oom_kills(), memory_limit())
+    return ContainerMemory(oom_kills(), memory_limit())
 
 
 class Pod(NamedTuple):
@@ -53,22 +53,22 @@ class Pod(NamedTuple):
     """
 
     pool: Pool
-    marks: tuple[str, ...]
-    memory: Memory | None
-    killed_by_ray: int = 0
+    identifiers: tuple[str, ...]
+    memory: ContainerMemory | None
+    num_killed_by_ray: int = 0
 
     @property
-    def kills(self) -> int:
-        return self.killed_by_ray + (self.memory.kills if self.memory else 0)
+    def num_kills(self) -> int:
+        return self.num_killed_by_ray + (self.memory.num_kills if self.memory else 0)
 
 
-def look_at_pods() -> list[Pod]:
+def inspect_pods() -> list[Pod]:
     """The pods that are alive, with their memory; none where this process is not connected to Ray."""
     if not ray.is_initialized():
         return []
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Labels"].get(POOL_LABEL) in FIELD]
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Labels"].get(POOL_LABEL) in POOL_FIELDS]
     asked = [
-        ray.remote(memory_here)
+        ray.remote(container_memory)
         .options(
             num_cpus=0,
             max_retries=0,
@@ -90,8 +90,8 @@ def look_at_pods() -> list[Pod]:
     ]
 
 
-def explained_by_memory(
-    outcome: AttemptOutcome, look: Callable[[], Sequence[Pod]] = look_at_pods
+def explain_by_memory(
+    outcome: AttemptOutcome, inspect: Callable[[], Sequence[Pod]] = inspect_pods
 ) -> AttemptOutcome:
     """The outcome; where workers were lost and a pod's processes were killed for memory, that is the reason.
 
@@ -100,26 +100,26 @@ def explained_by_memory(
     """
     if outcome.reason not in ("WorkerLost", "OutOfMemory") or _FIELDS in outcome.message:
         return outcome
-    pods = look()
-    killed = [pod for pod in pods if pod.kills]
+    pods = inspect()
+    killed = [pod for pod in pods if pod.num_kills]
     if outcome.reason == "OutOfMemory":
-        killed = [pod for pod in pods if any(mark in outcome.message for mark in pod.marks)] or killed
+        killed = [pod for pod in pods if any(mark in outcome.message for mark in pod.identifiers)] or killed
     if not killed:
         return outcome
-    pod = max(killed, key=lambda found: found.kills)
-    has = f" of {formatting.size(pod.memory.limit)}" if pod.memory and pod.memory.limit else ""
-    explained = outcome_of(
+    pod = max(killed, key=lambda found: found.num_kills)
+    has = f" of {formatting.size(pod.memory.limit_bytes)}" if pod.memory and pod.memory.limit_bytes else ""
+    explained = make_outcome(
         "Lost",
         "OutOfMemory",
         f"a process in the {pod.pool} pool was killed: its pod ran out of its memory{has}; raise "
-        f"{_FIELDS}.{FIELD[pod.pool]}.memory.",
+        f"{_FIELDS}.{POOL_FIELDS[pod.pool]}.memory.",
     )
     return explained.model_copy(update={"pool": pod.pool})
 
 
-def _answer(reference: Any) -> Memory | None:
+def _answer(reference: Any) -> ContainerMemory | None:
     try:
-        found: Memory = ray.get(reference, timeout=0)
+        found: ContainerMemory = ray.get(reference, timeout=0)
     except ray.exceptions.RayError:  # it died, or is too busy to answer
         return None
     return found

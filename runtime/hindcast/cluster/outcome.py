@@ -12,7 +12,7 @@ import ray.exceptions as ray_errors
 
 from hindcast.api.attempt import AttemptOutcome, AttemptReason, AttemptState
 from hindcast.api.status import OutputStatus
-from hindcast.cluster.log import redactor
+from hindcast.cluster.log import make_redactor
 from hindcast.errors import (
     DataError,
     Interrupted,
@@ -28,8 +28,8 @@ from hindcast.errors import (
 )
 from hindcast.report.events import Outcome
 
-LONGEST_MESSAGE: Final = 500
-DEFECT: Final = 70
+MAX_MESSAGE_LENGTH: Final = 500
+DEFECT_EXIT_CODE: Final = 70
 
 _USER_ERRORS: Final[tuple[tuple[type[UserError], AttemptState, AttemptReason], ...]] = (
     (Interrupted, "Suspended", "Suspended"),
@@ -59,7 +59,7 @@ _REMOTE_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """How the work ended where it went well, and the dataset where it made one."""
 
     outcome: Outcome
@@ -68,7 +68,7 @@ class Finished:
 
 EXIT_CODES: Final[dict[AttemptReason, int]] = {
     **{reason: kind.exit_code if state == "Failed" else 1 for kind, state, reason in _USER_ERRORS},
-    "InternalError": DEFECT,
+    "InternalError": DEFECT_EXIT_CODE,
     "Terminated": 1,
     "Succeeded": 0,
     "AlreadyFinished": 0,
@@ -77,11 +77,11 @@ EXIT_CODES: Final[dict[AttemptReason, int]] = {
 """The driver's, by the reason of its outcome."""
 
 
-def outcome_of(state: AttemptState, reason: AttemptReason, message: str) -> AttemptOutcome:
+def make_outcome(state: AttemptState, reason: AttemptReason, message: str) -> AttemptOutcome:
     """An outcome whose message is one line of at most 500 characters, without secrets."""
-    text = " ".join(redactor()(message).split())
-    if len(text) > LONGEST_MESSAGE:
-        text = f"{text[: LONGEST_MESSAGE - 1]}…"
+    text = " ".join(make_redactor()(message).split())
+    if len(text) > MAX_MESSAGE_LENGTH:
+        text = f"{text[: MAX_MESSAGE_LENGTH - 1]}…"
     return AttemptOutcome(state=state, reason=reason, message=text)
 
 
@@ -95,18 +95,20 @@ def classify(error: BaseException) -> AttemptOutcome:
     for cause in causes:
         for kind, state, reason in _USER_ERRORS:
             if isinstance(cause, kind):
-                return outcome_of(state, reason, str(cause))
+                return make_outcome(state, reason, str(cause))
     for cause in causes:
         if isinstance(cause, ray_errors.RuntimeEnvSetupError):
-            return outcome_of(
+            return make_outcome(
                 "Failed", "InvalidSpec", f"spec.cluster.code.runtimeEnv could not be set up: {cause}"
             )
         if isinstance(cause, ray_errors.OutOfMemoryError) or _is_killed_by_ray(cause):
-            return outcome_of("Lost", "OutOfMemory", f"Ray killed a process because memory ran out: {cause}")
+            return make_outcome(
+                "Lost", "OutOfMemory", f"Ray killed a process because memory ran out: {cause}"
+            )
         if isinstance(cause, _DEATHS):
-            return outcome_of("Lost", "WorkerLost", f"a process or its node was lost: {cause}")
+            return make_outcome("Lost", "WorkerLost", f"a process or its node was lost: {cause}")
     root = causes[-1]
-    return outcome_of(
+    return make_outcome(
         "Failed",
         "InternalError",
         f"this is a bug in Hindcast, not in your files: {type(root).__name__} at {_place(causes)}: {root}",

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
 from hindcast.api.pipeline import DataWorkersSpec
-from hindcast.cluster.lease import begin
+from hindcast.cluster.lease import acquire_lease
 from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 if TYPE_CHECKING:  # what plays needs torch, which the driver on the head does without
     from hindcast.evaluate.environment import EnvEvaluator
     from hindcast.pipeline.executors import Executor
     from hindcast.record.pool import Runner
-    from hindcast.record.recorder import OnEpisode, Task
+    from hindcast.record.recorder import OnEpisode, RecordingTask
     from hindcast.worker_processes import Workers
 
 
@@ -32,7 +32,7 @@ class Pools:
     """
 
     attempt: Attempt
-    labelled: bool = True
+    has_pool_labels: bool = True
     on_episode: OnEpisode | None = None
 
     is_one_machine = False
@@ -45,25 +45,25 @@ class Pools:
         options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
         if gpus:
             options["num_gpus"] = gpus
-        if self.labelled:
+        if self.has_pool_labels:
             options["label_selector"] = {POOL_LABEL: pool}
         return options
 
-    def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:  # noqa: ARG002
+    def replicas(self, requested: int, what: str) -> tuple[int, str | None]:  # noqa: ARG002
         """All of them: the pools were made for them."""
-        return wanted, None
+        return requested, None
 
     @contextlib.contextmanager
     def sole_writer(self, state: Location) -> Iterator[Guard | None]:
         """A lease, which a later attempt takes over."""
-        guard = begin(state, self.attempt).check
-        remove_temporary_files(state.guarded(guard))
+        guard = acquire_lease(state, self.attempt).check
+        remove_temporary_files(state.with_guard(guard))
         yield guard
 
     def recorders(
         self,
         count: int,
-        task: Task,
+        task: RecordingTask,
         cpus: float = 1,
         on_episode: OnEpisode | None = None,  # noqa: ARG002  (no episode is recorded in this process)
     ) -> Workers[Runner]:

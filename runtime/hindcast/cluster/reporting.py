@@ -26,11 +26,11 @@ from hindcast.api.attempt import (
     Report,
 )
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
-from hindcast.cluster.channel import Channel, ReportFailed, Superseded
+from hindcast.cluster.channel import Channel, ReportError, SupersededError
 from hindcast.report.events import Progress
 from hindcast.run.progress import Pace, amount
 
-FIRST_HEARING_S: Final = 30.0
+REFUSAL_GRACE_SECONDS: Final = 30.0
 """The right to report may come a moment after the pod; so long a refusal of the first report is not believed."""
 
 _LONGEST_WAIT_S: Final = 15.0
@@ -43,7 +43,7 @@ def utc() -> datetime:
     return datetime.now(UTC)
 
 
-class Reporting:
+class ReportSender:
     """Collects what there is to report and sends it in time. Its methods may be called from any thread.
 
     Args:
@@ -59,9 +59,9 @@ class Reporting:
     def __init__(
         self, channel: Channel, clock: Callable[[], float] = time.monotonic, now: Callable[[], datetime] = utc
     ) -> None:
-        self.checkpoint_wanted = False
-        self.superseded = False
-        self.outcome_delivered = False
+        self.is_checkpoint_requested = False
+        self.is_superseded = False
+        self.is_outcome_delivered = False
         self._channel = channel
         self._clock = clock
         self._now = now
@@ -87,7 +87,7 @@ class Reporting:
             left = self._pace.seconds_left(progress.total)
             self._say(stage=progress.stage, progress=progress_status(progress, left, _stamp(self._now())))
 
-    def moved(self) -> None:
+    def mark_progress(self) -> None:
         """The work advanced, by less than a progress report."""
         with self._lock:
             self._moved = self._now()
@@ -111,27 +111,27 @@ class Reporting:
             self._say(outcome=outcome)
             self._not_before = -math.inf
 
-    def step(self) -> float:
+    def send_if_due(self) -> float:
         """Send what is due; the seconds until the next call is worth it."""
         with self._lock:
             wait = self._due() - self._clock()
-            if wait > 0 or self.superseded:
+            if wait > 0 or self.is_superseded:
                 return min(max(wait, 0.05), 1.0)
             self._is_changed = False
         try:
             report = self._report()
             intent = self._channel.send(report)
-        except Superseded:
+        except SupersededError:
             self._refused()
-        except ReportFailed:
+        except ReportError:
             self._failed()
         except Exception:  # a defect here must not end the beats
             traceback.print_exc()
             self._failed()
         else:
             self._sent, self._failures, self._beats = self._clock(), 0, self._beats + 1
-            self.outcome_delivered = report.outcome is not None
-            self.checkpoint_wanted = self.checkpoint_wanted or intent == CHECKPOINT
+            self.is_outcome_delivered = report.outcome is not None
+            self.is_checkpoint_requested = self.is_checkpoint_requested or intent == CHECKPOINT
         return 0.0
 
     def _due(self) -> float:
@@ -152,8 +152,8 @@ class Reporting:
         self._is_changed = True
 
     def _refused(self) -> None:
-        if self._beats or self._clock() - self._begun > FIRST_HEARING_S:
-            self.superseded = True
+        if self._beats or self._clock() - self._begun > REFUSAL_GRACE_SECONDS:
+            self.is_superseded = True
         else:
             self._failed()
 
@@ -201,13 +201,13 @@ def _stamp(moment: datetime) -> str:
 
 
 @contextmanager
-def beating(reporting: Reporting) -> Iterator[Reporting]:
+def heartbeat(reporting: ReportSender) -> Iterator[ReportSender]:
     """Report from a thread, for as long as the block runs."""
     ended = threading.Event()
 
     def report() -> None:
         while not ended.is_set():
-            ended.wait(reporting.step())
+            ended.wait(reporting.send_if_due())
 
     thread = threading.Thread(target=report, name="hindcast-report", daemon=True)
     thread.start()
@@ -218,10 +218,10 @@ def beating(reporting: Reporting) -> Iterator[Reporting]:
         thread.join(timeout=1.0)
 
 
-def send_outcome(reporting: Reporting, outcome: AttemptOutcome, patience: float) -> bool:
+def send_outcome(reporting: ReportSender, outcome: AttemptOutcome, patience: float) -> bool:
     """Report the outcome and wait until the operator has it; False if that takes more than `patience` seconds."""
     reporting.outcome(outcome)
     deadline = time.monotonic() + patience
-    while not reporting.outcome_delivered and not reporting.superseded and time.monotonic() < deadline:
+    while not reporting.is_outcome_delivered and not reporting.is_superseded and time.monotonic() < deadline:
         time.sleep(0.05)
-    return reporting.outcome_delivered
+    return reporting.is_outcome_delivered

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation, root
+from hindcast.episodes.columns import EMPTY_INFO, Columns, is_per_observation, root
 
 _ENDS = "episodes"
 _DETAILS = "episode details"  # no column has a space in its name
@@ -41,13 +41,13 @@ class Content:
     sums: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, block: Block) -> Content:
+    def from_block(cls, block: Block) -> Content:
         """The content of complete episodes."""
         sums = {name: sum(numbers) % _MODULUS for name, numbers in _numbers(block)}
         return cls(block.num_episodes, block.num_steps, _not_empty(sums))
 
     @classmethod
-    def each(cls, block: Block) -> list[Content]:
+    def per_episode(cls, block: Block) -> list[Content]:
         """The content of each of some complete episodes."""
         found = list(_numbers(block))
         return [
@@ -98,8 +98,8 @@ class Repeats(NamedTuple):
         others: the rest -> the first of their id.
     """
 
-    same: list[int]
-    others: dict[int, int]
+    duplicates: list[int]
+    conflicts: dict[int, int]
 
 
 def find_repeats(
@@ -121,9 +121,9 @@ def find_repeats(
         eps_id = ids[episode]
         key = (eps_id, held[episode])
         if key in seen:
-            repeats.same.append(episode)
+            repeats.duplicates.append(episode)
         elif eps_id in first:
-            repeats.others[episode] = first[eps_id]
+            repeats.conflicts[episode] = first[eps_id]
         seen.add(key)
         first.setdefault(eps_id, episode)
     return repeats
@@ -137,11 +137,13 @@ def contents_of(
     Only units with one of the episodes are read.
     """
     chosen = dataset.select(episodes)
-    contents = (each.checksum for unit in chosen.units for each in Content.each(chosen.read(unit, leaves)))
+    contents = (
+        each.checksum for unit in chosen.units for each in Content.per_episode(chosen.read(unit, leaves))
+    )
     return dict(zip(sorted(episodes), contents, strict=True))
 
 
-def leaf_numbers(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> list[int]:
+def leaf_digests(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> list[int]:
     """What each episode holds in a leaf, as a number; 0 if it is empty.
 
     Args:
@@ -149,11 +151,11 @@ def leaf_numbers(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> l
         column: rows of all episodes.
         bounds: each episode's id, and its first and last row (exclusive).
     """
-    column = canonical(name, column)
+    column = canonicalise(name, column)
     return list((_of_texts if column.dtype == object else _of_values)(name, column, bounds))
 
 
-def canonical(name: str, column: NDArray[Any]) -> NDArray[Any]:
+def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
     """A leaf's rows such that the same content has the same bytes: one NaN, and JSON spaced and sorted in one way.
 
     Numbers come contiguous and little-endian; other text than infos is as it was.
@@ -182,9 +184,9 @@ def _numbers(block: Block) -> Iterator[tuple[str, list[int]]]:
         details = zip(ids, _canonical_json(block.details).tolist(), strict=True)
         yield _DETAILS, [_number(repr(one)) if one[1] else 0 for one in details]
     for name, column in block.columns.items():
-        starts = block.obs_start if per_observation(name) else block.start
-        stops = starts + block.length + per_observation(name)
-        yield name, leaf_numbers(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
+        starts = block.obs_start if is_per_observation(name) else block.start
+        stops = starts + block.length + is_per_observation(name)
+        yield name, leaf_digests(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
 
 
 def _of_values(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Iterator[int]:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from hindcast.api.filter_term import parse_filter
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.episode_table import FIELDS, RETURN, EpisodeTable
-from hindcast.datasets.sources import in_threads
-from hindcast.datasets.units import EpisodePlace, Unit
+from hindcast.datasets.sources import map_in_threads
+from hindcast.datasets.units import EpisodeLocation, Unit
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
@@ -69,7 +69,7 @@ class Dataset(ABC):
         """
 
     @abstractmethod
-    def locate(self, unit: Unit, episode: int) -> EpisodePlace:
+    def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """Where an episode of the block that `read` returns is."""
 
     def select(self, episodes: Episodes) -> View:
@@ -116,7 +116,7 @@ class Dataset(ABC):
             SpecError: a fraction that is not between 0 and 1.
         """
         _check_fraction("fraction", fraction)
-        share = self.episode_table().share(round(fraction * self.num_episodes), seed)
+        share = self.episode_table().split_mask(round(fraction * self.num_episodes), seed)
         return self.select(~share), self.select(share)
 
     def filter(self, *terms: FilterTerm | str, top: float | None = None) -> View:
@@ -170,7 +170,7 @@ class Dataset(ABC):
             if given is not None and not 0 < given <= available:
                 raise SpecError(f"a sample of {given:,} {what} cannot be drawn: the data have {available:,}")
         table = self.episode_table()
-        order = table.shuffled(seed)
+        order = table.shuffled_order(seed)
         if timesteps is not None:
             reached = np.cumsum(table.length[order])
             return self.select(order[: int(np.searchsorted(reached, timesteps)) + 1])
@@ -193,7 +193,9 @@ class Dataset(ABC):
                 f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}"
             )
         leaves = [Columns.REWARDS] if with_returns else []
-        parts = in_threads(lambda unit: EpisodeTable.of(self.read(unit, leaves), with_returns), self.units)
+        parts = map_in_threads(
+            lambda unit: EpisodeTable.from_block(self.read(unit, leaves), with_returns), self.units
+        )
         return EpisodeTable.concat(parts, with_returns)
 
 
@@ -210,7 +212,7 @@ class UnitOrigin(NamedTuple):
     dataset: Dataset
     unit: Unit
     rows: I64
-    renamed: Mapping[int, str] = {}
+    new_ids: Mapping[int, str] = {}
 
     def as_unit(self, number: int) -> Unit:
         """The view's own unit."""
@@ -260,7 +262,7 @@ class View(Dataset):
             block = replace(block, eps_id=np.array(names, dtype=object))
         return block
 
-    def locate(self, unit: Unit, episode: int) -> EpisodePlace:
+    def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
         dataset, own, rows, _ = self._origins[unit.id]
         return dataset.locate(own, int(rows[episode]))

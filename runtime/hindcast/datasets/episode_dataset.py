@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.footers import Indexed
-from hindcast.datasets.sources import in_threads
+from hindcast.datasets.file_index import IndexedFile
+from hindcast.datasets.sources import map_in_threads
 from hindcast.datasets.units import (
     UNIT_BYTES,
-    EpisodePlace,
+    EpisodeLocation,
     FilePart,
     Unit,
     build_units,
     continued_rows,
-    counting_rows,
+    counted_rows,
 )
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
@@ -25,8 +25,8 @@ from hindcast.formats.dataset_folder.manifest import digest_of
 from hindcast.formats.entries import RowGroup
 from hindcast.formats.layout import CellError
 from hindcast.formats.layouts import LAYOUTS
-from hindcast.formats.parquet.fragments import join
-from hindcast.formats.parquet.opening import Footers, open_parquet
+from hindcast.formats.parquet.fragments import join_fragments
+from hindcast.formats.parquet.opening import FooterCache, open_parquet
 from hindcast.formats.spec import DataSpec
 
 
@@ -48,19 +48,19 @@ class EpisodeDataset(Dataset):
     def __init__(
         self,
         spec: DataSpec,
-        files: Sequence[Indexed],
+        files: Sequence[IndexedFile],
         unit_bytes: int = UNIT_BYTES,
         notes: tuple[str, ...] = (),
-        repeated: int = 0,
+        num_repeated: int = 0,
     ) -> None:
         self.spec = spec
-        self.repeated = repeated
+        self.num_repeated = num_repeated
         self.units = tuple(build_units(files, unit_bytes))
         self.digest = digest_of([file.entry.checksum for file in files])
-        self.nbytes_stored = sum(file.entry.bytes for file in files)
+        self.stored_bytes = sum(file.entry.bytes for file in files)
         self.layouts = tuple(dict.fromkeys(file.layout for file in files))
         self.notes = notes
-        self._footers = Footers()
+        self._footers = FooterCache()
         self._files = {str(file.location): file._replace(runs=()) for file in files}  # it travels to workers
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
@@ -68,25 +68,27 @@ class EpisodeDataset(Dataset):
         leaves = self._leaves(columns)
         stored = Block.concat(self._read_parts(unit.parts, leaves))
         groups = self._groups(unit)
-        counting = counting_rows(groups)
+        counting = counted_rows(groups)
         if stored.num_episodes != len(counting):
             raise self._changed(unit)
         if not counting.all():
             stored = stored.take(np.flatnonzero(counting))
-        block = join(stored, continued_rows(groups)[counting])
+        block = join_fragments(stored, continued_rows(groups)[counting])
         if not np.array_equal(block.length, unit.lengths):
             raise self._changed(unit)
         return block
 
-    def locate(self, unit: Unit, episode: int) -> EpisodePlace:
+    def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
         groups = self._groups(unit)
-        heads = counting_rows(groups) & ~continued_rows(groups)
+        heads = counted_rows(groups) & ~continued_rows(groups)
         path, row = self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
         origin = self._files[path].origin
-        return EpisodePlace(origin, None) if origin else EpisodePlace(path, row)
+        return EpisodeLocation(origin, None) if origin else EpisodeLocation(path, row)
 
-    def unreadable(self, unit: Unit, columns: Iterable[str] | None = None) -> Iterator[tuple[str, DataError]]:
+    def unreadable_files(
+        self, unit: Unit, columns: Iterable[str] | None = None
+    ) -> Iterator[tuple[str, DataError]]:
         """The files of a unit that cannot be read, and why."""
         leaves = self._leaves(columns)
         for part in unit.parts:
@@ -112,7 +114,7 @@ class EpisodeDataset(Dataset):
         """Stored rows of each part; several files of a store at a time, since each takes requests to wait for."""
         if len(parts) == 1 or self._files[parts[0].path].location.is_local:
             return [self._read_part(part, leaves) for part in parts]
-        return in_threads(lambda part: self._read_part(part, leaves), parts)
+        return map_in_threads(lambda part: self._read_part(part, leaves), parts)
 
     def _read_part(self, part: FilePart, leaves: Sequence[str]) -> Block:
         """The part's stored rows."""
@@ -124,7 +126,7 @@ class EpisodeDataset(Dataset):
                 table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
                 return layout.decode(table, self.spec, leaves)
         except CellError as error:
-            raise error.in_file(*self._locate_stored([part], error.row)) from error
+            raise error.to_row_error(*self._locate_stored([part], error.row)) from error
         except DataError as error:
             raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
 

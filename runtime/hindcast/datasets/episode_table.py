@@ -13,7 +13,7 @@ from hindcast.api.input import FilterTerm
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
-from hindcast.formats.tables.filters import COMPARE
+from hindcast.formats.tables.filters import OPERATORS
 
 RETURN = "return"
 FIELDS = (RETURN, "length", "terminated", "truncated", "eps_id")
@@ -37,7 +37,7 @@ class EpisodeTable(NamedTuple):
     returns: NDArray[np.float64] | None
 
     @classmethod
-    def of(cls, block: Block, with_returns: bool) -> EpisodeTable:
+    def from_block(cls, block: Block, with_returns: bool) -> EpisodeTable:
         """The episodes of a block, in order.
 
         Raises:
@@ -70,9 +70,9 @@ class EpisodeTable(NamedTuple):
             _check_comparable(term, value)
         if term.op == "in":
             return np.isin(values, wanted)
-        return COMPARE[term.op](values, term.value).astype(np.bool_)
+        return OPERATORS[term.op](values, term.value).astype(np.bool_)
 
-    def shuffled(self, seed: int) -> I64:
+    def shuffled_order(self, seed: int) -> I64:
         """`[N]` all episodes in an order that depends on the seed and their ids, not on how they are stored."""
         seen: dict[str, int] = {}
         keys = []
@@ -81,7 +81,7 @@ class EpisodeTable(NamedTuple):
             keys.append(_key("sample", seed, again, eps_id))
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
-    def share(self, count: int, seed: int) -> Bool:
+    def split_mask(self, count: int, seed: int) -> Bool:
         """`[N]` episodes that the seed and their ids choose: all of an id or none of them, and so about `count`."""
         ids, id_of, sizes = np.unique(self.eps_id, return_inverse=True, return_counts=True)
         keys = [_key("split", seed, 0, eps_id) for eps_id in ids.tolist()]

@@ -9,9 +9,9 @@ from typing import Final
 
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import Indexed
+from hindcast.datasets.file_index import IndexedFile
 from hindcast.datasets.sources import check_distinct, find_files
-from hindcast.datasets.stitching import drop_repeated, stitch
+from hindcast.datasets.stitching import drop_repeats, stitch
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
@@ -54,10 +54,10 @@ def open_dataset(
     """
     several = [paths] if isinstance(paths, str | Path | Location) else list(paths)
     found = find_files([resolve(path, filesystem) for path in several], verify)
-    return dataset_of(found.indexed, ", ".join(map(str, several)))
+    return dataset_of(found.indexed_files, ", ".join(map(str, several)))
 
 
-def dataset_of(files: Sequence[Indexed], name: str) -> EpisodeDataset:
+def dataset_of(files: Sequence[IndexedFile], name: str) -> EpisodeDataset:
     """Files that were found, in that order, as one dataset.
 
     Args:
@@ -68,16 +68,16 @@ def dataset_of(files: Sequence[Indexed], name: str) -> EpisodeDataset:
         DataError: no episodes, a file that is there twice, files that differ.
     """
     check_distinct(file.location for file in files)
-    spec = DataSpec.common((file.location, file.spec) for file in files)
-    stitched, repeated = drop_repeated(stitch(files), spec)
-    notes = (*unfinished_of(files), *notes_on_repeated(repeated))
-    dataset = EpisodeDataset(spec, stitched, notes=notes, repeated=repeated)
+    spec = DataSpec.merge_all((file.location, file.spec) for file in files)
+    stitched, repeated = drop_repeats(stitch(files), spec)
+    notes = (*unfinished_notes(files), *repeat_notes(repeated))
+    dataset = EpisodeDataset(spec, stitched, notes=notes, num_repeated=repeated)
     if not dataset.num_steps:
         raise DataError(f"{name} holds no episodes: record some first")
     return dataset
 
 
-def projected(files: Sequence[Indexed], columns: Sequence[str] | None) -> Sequence[Indexed]:
+def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None) -> Sequence[IndexedFile]:
     """The files of one input, as if they held no other columns.
 
     Args:
@@ -108,12 +108,12 @@ def projected(files: Sequence[Indexed], columns: Sequence[str] | None) -> Sequen
     return [file._replace(spec=narrowed[id(file.spec)]) for file in files]
 
 
-def unfinished_of(files: Iterable[Indexed]) -> Iterator[str]:
+def unfinished_notes(files: Iterable[IndexedFile]) -> Iterator[str]:
     """What to say of each recording among them that is not complete."""
-    yield from dict.fromkeys(file.unfinished for file in files if file.unfinished)
+    yield from dict.fromkeys(file.unfinished_note for file in files if file.unfinished_note)
 
 
-def notes_on_repeated(repeated: int) -> Iterator[str]:
+def repeat_notes(repeated: int) -> Iterator[str]:
     """What to say of stored episodes that do not count."""
     if repeated:
         yield (

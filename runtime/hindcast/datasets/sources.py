@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple, TypeVar
 
-from hindcast.datasets.footers import IndexCache, Indexed, describe_file
+from hindcast.datasets.file_index import IndexCache, IndexedFile, describe_file
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.commits import files_of, read_commits
+from hindcast.formats.dataset_folder.commits import committed_files, read_commits
+from hindcast.formats.dataset_folder.folder_owner import describe_progress
 from hindcast.formats.dataset_folder.manifest import FOLDER, read_manifest
-from hindcast.formats.dataset_folder.unfinished import how_far
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.format import is_hidden
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
-from hindcast.formats.parquet.opening import NotReadable
-from hindcast.storage.location import Entry, Location, broken_links, missing
+from hindcast.formats.parquet.opening import UnknownLayoutError
+from hindcast.storage.location import Entry, Location, broken_links, missing_error
 
 _GLOB = re.compile(r"[*?\[]")
 _THREADS = 8
@@ -47,9 +47,9 @@ class DataFiles(NamedTuple):
         unlisted: Parquet files in recordings that do not list them.
     """
 
-    indexed: list[Indexed]
-    unopened: list[Location]
-    unlisted: list[Location]
+    indexed_files: list[IndexedFile]
+    unopened_files: list[Location]
+    unlisted_files: list[Location]
 
 
 def find_files(
@@ -68,17 +68,17 @@ def find_files(
     """
     if not locations:
         raise DataError("no paths are given: name at least one folder or file with episodes")
-    found = [_files_of(place, verify, refuse) for location in locations for place in expand(location)]
+    found = [_files_of(place, verify, refuse) for location in locations for place in expand_glob(location)]
     return DataFiles(
-        [file for one in found for file in one.indexed],
-        [file for one in found for file in one.unopened],
-        [file for one in found for file in one.unlisted],
+        [file for one in found for file in one.indexed_files],
+        [file for one in found for file in one.unopened_files],
+        [file for one in found for file in one.unlisted_files],
     )
 
 
-def expand(location: Location) -> list[Location]:
+def expand_glob(location: Location) -> list[Location]:
     """What a glob matches, sorted; the location itself if it is none."""
-    base = base_of(location)
+    base = glob_base(location)
     if base.path == location.path:
         return [location]
     matches = list(_matches(base, location.path[len(base.path) :].strip("/").split("/")))
@@ -87,7 +87,7 @@ def expand(location: Location) -> list[Location]:
     return matches
 
 
-def base_of(location: Location) -> Location:
+def glob_base(location: Location) -> Location:
     """The folder before a glob's first wildcard; the location itself if it is none."""
     wildcard = _GLOB.search(location.path)
     if wildcard is None or location.exists():
@@ -107,7 +107,7 @@ def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
         return
     pattern = _glob_pattern(name)
     for entry in folder.list():
-        if not pattern.fullmatch(entry.relative) or is_hidden(entry.relative):
+        if not pattern.fullmatch(entry.relative_path) or is_hidden(entry.relative_path):
             continue
         if not rest:
             yield entry.location
@@ -120,10 +120,10 @@ def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterato
     found: set[str] = set()
     for entry in folder.list(recursive=True):
         is_inside = any(
-            entry.relative[: slash.start()] in found for slash in re.finditer("/", entry.relative)
+            entry.relative_path[: slash.start()] in found for slash in re.finditer("/", entry.relative_path)
         )
-        if pattern.fullmatch(entry.relative) and not is_inside and not is_hidden(entry.relative):
-            found.add(entry.relative)
+        if pattern.fullmatch(entry.relative_path) and not is_inside and not is_hidden(entry.relative_path):
+            found.add(entry.relative_path)
             yield entry.location
 
 
@@ -147,33 +147,33 @@ def _characters(listed: str) -> str:
 
 def _files_of(place: Location, verify: bool, refuse: Refuse) -> DataFiles:
     if not place.exists():
-        raise missing(place)
+        raise missing_error(place)
     if not place.is_folder():
         info = place.info()
-        entry = Entry(place, place.name, info.size or 0, is_file=True, modified=info.mtime_ns)
+        entry = Entry(place, place.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
         return DataFiles(_indexed(place.parent(), [entry], refuse), [], [])
     entries = place.list(recursive=True)
     recordings = _recordings_in(entries)
     if "" in recordings:
         return _recorded(place, entries, verify, refuse)
-    found: dict[str, list[Indexed]] = {}
+    found: dict[str, list[IndexedFile]] = {}
     unlisted: list[Location] = []
     for recording in recordings:
         inside = [
-            entry._replace(relative=entry.relative[len(recording) + 1 :])
+            entry._replace(relative_path=entry.relative_path[len(recording) + 1 :])
             for entry in entries
-            if entry.relative.startswith(f"{recording}/")
+            if entry.relative_path.startswith(f"{recording}/")
         ]
         recorded = _recorded(place.child(recording), inside, verify, refuse)
-        found[recording] = recorded.indexed
-        unlisted += recorded.unlisted
-    for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
-        refuse("missing", link, missing(link))
+        found[recording] = recorded.indexed_files
+        unlisted += recorded.unlisted_files
+    for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
+        refuse("missing", link, missing_error(link))
     others = [entry for entry in entries if _is_plain(entry, recordings)]
     plain = [entry for entry in others if _is_parquet(entry)]
     if not plain and not recordings:
-        names = ", ".join(entry.relative for entry in entries[:5]) or "nothing"
-        raise NotReadable(f"{place} holds no Parquet files: it holds {names}")
+        names = ", ".join(entry.relative_path for entry in entries[:5]) or "nothing"
+        raise UnknownLayoutError(f"{place} holds no Parquet files: it holds {names}")
     found.update({file.entry.path: [file] for file in _indexed(place, plain, refuse)})
     return DataFiles(
         [file for name in sorted(found) for file in found[name]],
@@ -182,18 +182,18 @@ def _files_of(place: Location, verify: bool, refuse: Refuse) -> DataFiles:
     )
 
 
-def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Indexed]:
+def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[IndexedFile]:
     """Files that nothing describes, looked into; all must be of one layout."""
     cache = IndexCache(folder)
 
-    def index(entry: Entry) -> Indexed | DataError:
+    def index(entry: Entry) -> IndexedFile | DataError:
         try:
             return cache.index(entry)
         except DataError as error:
             return error
 
-    found = in_threads(index, entries)
-    files: list[Indexed] = []
+    found = map_in_threads(index, entries)
+    files: list[IndexedFile] = []
     for entry, file in zip(entries, found, strict=True):
         if isinstance(file, DataError):
             refuse("unreadable", entry.location, file)
@@ -205,7 +205,7 @@ def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Ind
     return files
 
 
-def _mixture(folder: Location, one: Indexed, other: Indexed) -> DataError:
+def _mixture(folder: Location, one: IndexedFile, other: IndexedFile) -> DataError:
     return DataError(
         f"{folder} mixes layouts: {one.entry.path} is {one.layout} and {other.entry.path} is {other.layout}; "
         "keep them in separate folders, and give each as an input"
@@ -214,17 +214,19 @@ def _mixture(folder: Location, one: Indexed, other: Indexed) -> DataError:
 
 def _recordings_in(entries: Iterable[Entry]) -> list[str]:
     """The folders in a recursive listing that are recordings, relative to it, sorted."""
-    return sorted({posixpath.dirname(entry.relative) for entry in entries if entry.location.name == FOLDER})
+    return sorted(
+        {posixpath.dirname(entry.relative_path) for entry in entries if entry.location.name == FOLDER}
+    )
 
 
 def _is_parquet(entry: Entry) -> bool:
     """Whether a file is named as Parquet is."""
-    return entry.is_file and entry.relative.endswith((".parquet", ".pq"))
+    return entry.is_file and entry.relative_path.endswith((".parquet", ".pq"))
 
 
 def _is_plain(entry: Entry, recordings: list[str]) -> bool:
-    inside = any(entry.relative.startswith(f"{recording}/") for recording in recordings)
-    return entry.is_file and not inside and not is_hidden(entry.relative)
+    inside = any(entry.relative_path.startswith(f"{recording}/") for recording in recordings)
+    return entry.is_file and not inside and not is_hidden(entry.relative_path)
 
 
 def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> DataFiles:
@@ -242,22 +244,22 @@ def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refu
         commits = list(read_commits(folder).values())
         if commits and commits[0].exported is not None:
             raise _is_exported(folder, commits[0].exported.layout)
-        listed = files_of(commits)
+        listed = committed_files(commits)
         if not listed:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
-        what, far = None, how_far(folder, commits)
+        what, far = None, describe_progress(folder, commits)
     files = listed_files(folder, listed, entries, verify, refuse)
     if what is not None:
-        indexed = [Indexed(folder.child(file.path), file, *what, is_listed=True) for file in files]
+        indexed = [IndexedFile(folder.child(file.path), file, *what, is_listed=True) for file in files]
     else:
-        indexed = [file._replace(unfinished=far) for file in _described(folder, files, refuse)]
+        indexed = [file._replace(unfinished_note=far) for file in _described(folder, files, refuse)]
     known = {file.path for file in listed}
     unlisted = [
         entry.location
         for entry in entries
-        if _is_parquet(entry) and not is_hidden(entry.relative) and entry.relative not in known
+        if _is_parquet(entry) and not is_hidden(entry.relative_path) and entry.relative_path not in known
     ]
     return DataFiles(indexed, [], unlisted)
 
@@ -295,7 +297,7 @@ def listed_files(
             return "changed", f"was changed since it was recorded: {_AGAIN}"
         return None
 
-    problems = in_threads(problem, listed) if verify else [problem(file) for file in listed]
+    problems = map_in_threads(problem, listed) if verify else [problem(file) for file in listed]
     for file, found in zip(listed, problems, strict=True):
         if found is not None:
             location = folder.child(file.path)
@@ -303,11 +305,11 @@ def listed_files(
     return [file for file, found in zip(listed, problems, strict=True) if found is None]
 
 
-def _is_exported(folder: Location, layout: str) -> NotReadable:
-    return NotReadable(f"{folder} is recorded as {layout}, which is prepared before it is read")
+def _is_exported(folder: Location, layout: str) -> UnknownLayoutError:
+    return UnknownLayoutError(f"{folder} is recorded as {layout}, which is prepared before it is read")
 
 
-def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[Indexed]:
+def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[IndexedFile]:
     """The files of commits, which do not say what they hold: the first that can be read says it for all."""
     for number, file in enumerate(files):
         location = folder.child(file.path)
@@ -316,17 +318,17 @@ def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> 
         except DataError as error:
             refuse("unreadable", location, error)
             continue
-        return [Indexed(folder.child(file.path), file, *what, is_listed=True) for file in files[number:]]
+        return [IndexedFile(folder.child(file.path), file, *what, is_listed=True) for file in files[number:]]
     return []
 
 
 def _sizes(entries: Sequence[Entry]) -> dict[str, int]:
-    return {entry.relative: entry.size for entry in entries if entry.is_file}
+    return {entry.relative_path: entry.size for entry in entries if entry.is_file}
 
 
 def _checksum(location: Location) -> str:
     checksum = hashlib.sha256()
-    with location.reading() as stream:
+    with location.open_stream() as stream:
         while chunk := stream.read(_CHUNK):
             checksum.update(chunk)
     return checksum.hexdigest()
@@ -351,7 +353,7 @@ def real_path(location: Location) -> str:
     return os.path.realpath(location.path) if location.is_local else location.path
 
 
-def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """`function(item)` of each item, in order; eight at a time, since each waits for its storage."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(function, items))

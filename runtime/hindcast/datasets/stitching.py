@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from hindcast.datasets.content import contents_of, find_repeats
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import Indexed
+from hindcast.datasets.file_index import IndexedFile
 from hindcast.formats.entries import EpisodePart
 from hindcast.formats.spec import DataSpec
 
 StoredRow = tuple[int, int, int]  # file, row group, stored row
 
 
-def stitch(files: Sequence[Indexed]) -> list[Indexed]:
+def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
     """The files, with runs marked that continue the one before, across row groups and files."""
     if not any(file.runs for file in files):
         return list(files)
@@ -26,7 +26,7 @@ def stitch(files: Sequence[Indexed]) -> list[Indexed]:
     return _marked(files, continued, "continued")
 
 
-def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], int]:
+def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[IndexedFile], int]:
     """The files, stitched, with episodes left out that repeat an earlier one.
 
     In a folder that Hindcast wrote all are there once. Of the others, only episodes whose id occurs again are read.
@@ -48,11 +48,11 @@ def drop_repeated(files: list[Indexed], spec: DataSpec) -> tuple[list[Indexed], 
     else:
         ids = {number: run.eps_id for number, (run, _) in enumerate(episodes) if run is not None}
     repeats = find_repeats(ids, lambda several: contents_of(dataset, several))
-    dropped = {row for number in repeats.same for row in episodes[number][1]}
-    return _marked(files, dropped, "dropped"), len(repeats.same)
+    dropped = {row for number in repeats.duplicates for row in episodes[number][1]}
+    return _marked(files, dropped, "dropped"), len(repeats.duplicates)
 
 
-def _stored_rows(files: Sequence[Indexed]) -> Iterator[tuple[StoredRow, EpisodePart | None, int, bool]]:
+def _stored_rows(files: Sequence[IndexedFile]) -> Iterator[tuple[StoredRow, EpisodePart | None, int, bool]]:
     """All rows of all files in order, each with what its file says of it, its steps, and whether it is `continued`.
 
     A file that Hindcast wrote says nothing: its rows are not known yet.
@@ -65,12 +65,12 @@ def _stored_rows(files: Sequence[Indexed]) -> Iterator[tuple[StoredRow, EpisodeP
                 yield (number, i, row), next(runs, None), steps, row in continued
 
 
-def _marked(files: Sequence[Indexed], stored: set[StoredRow], field: str) -> list[Indexed]:
+def _marked(files: Sequence[IndexedFile], stored: set[StoredRow], field: str) -> list[IndexedFile]:
     """The files with these rows among the `continued` or `dropped` ones of their row groups."""
     rows: dict[tuple[int, int], list[int]] = {}
     for number, i, row in stored:
         rows.setdefault((number, i), []).append(row)
-    marked: list[Indexed] = []
+    marked: list[IndexedFile] = []
     for number, file in enumerate(files):
         groups = tuple(
             group.model_copy(

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from hindcast.api.quantity import parse_bytes
 from hindcast.api.recording import OutputSpec
 from hindcast.api.sentences import similar
-from hindcast.datasets.assembly.blocks import read_back
+from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import Indexed
+from hindcast.datasets.file_index import IndexedFile
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
-from hindcast.formats.dataset_folder.commits import Commit, exported_files, file_stem
+from hindcast.formats.dataset_folder.commits import Commit, describe_exported_files, file_stem
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, WRITTEN_FORMATS
 from hindcast.formats.spec import DataSpec
@@ -79,12 +79,12 @@ class Target:
         return self.format not in ("CSV", "SampleBatch")
 
     @property
-    def is_row_an_episode(self) -> bool:
+    def has_episode_rows(self) -> bool:
         """Whether files have a row for each episode, rather than for each timestep."""
         return self.format in ("Episodes", "MessagePack", "SampleBatch")
 
     @classmethod
-    def of(cls, output: OutputSpec, folder: Location) -> Target:
+    def from_output(cls, output: OutputSpec, folder: Location) -> Target:
         """What the output of a resource asks for."""
         return cls(
             folder,
@@ -95,7 +95,7 @@ class Target:
             compress_columns=tuple(output.compress_columns),
         )
 
-    def blocks(
+    def read_blocks(
         self, spec: DataSpec, files: Sequence[FileEntry], columns: Iterable[str] | None = None
     ) -> Iterator[Block]:
         """The episodes of some of its files, in order.
@@ -109,9 +109,9 @@ class Target:
             StorageError: storage that refuses or fails.
         """
         if self.is_exported:
-            yield from (read_back(self.folder.child(file.path), self.layout) for file in files)
+            yield from (read_exported_file(self.folder.child(file.path), self.layout) for file in files)
             return
-        indexed = [Indexed(self.folder.child(file.path), file, spec, self.layout) for file in files]
+        indexed = [IndexedFile(self.folder.child(file.path), file, spec, self.layout) for file in files]
         dataset = EpisodeDataset(spec, indexed)
         yield from (dataset.read(unit, columns) for unit in dataset.units)
 
@@ -151,5 +151,5 @@ class Target:
             episodes=sum(file.episodes for file in files),
             timesteps=sum(file.timesteps for file in files),
             first=first,
-            exported=exported_files(self.layout, spec),
+            exported=describe_exported_files(self.layout, spec),
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.datasets.footers import Indexed
+from hindcast.datasets.file_index import IndexedFile
 from hindcast.episodes.block import I64
 from hindcast.formats.entries import RowGroup
 from hindcast.formats.spec import DataSpec
@@ -25,7 +25,7 @@ class FilePart(NamedTuple):
     row_groups: tuple[int, ...]
 
 
-class EpisodePlace(NamedTuple):
+class EpisodeLocation(NamedTuple):
     """Where an episode is, for messages: a file and its row, or the data that it was prepared from."""
 
     path: str
@@ -51,7 +51,7 @@ class Unit(NamedTuple):
     nbytes: int
 
 
-def build_units(files: Iterable[Indexed], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
+def build_units(files: Iterable[IndexedFile], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
     """Units of at most `unit_bytes` in memory; only a row group or an episode that is larger makes a larger one."""
     waiting: list[tuple[str, int, RowGroup]] = []
     size = count = 0
@@ -76,7 +76,7 @@ def continued_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
     return continued
 
 
-def counting_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
+def counted_rows(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
     """`[rows]` which rows of row groups count, because they do not repeat others."""
     return ~_marked(groups, [group.dropped for group in groups])
 
@@ -104,7 +104,7 @@ def _unit(number: int, groups: list[tuple[str, int, RowGroup]], nbytes: int) -> 
         FilePart(path, tuple(i for _, i, _ in own)) for path, own in groupby(groups, key=itemgetter(0))
     )
     rows = [group for _, _, group in groups]
-    counting = counting_rows(rows)
+    counting = counted_rows(rows)
     lengths = np.concatenate([np.array(group.lengths, dtype=np.int64) for group in rows])[counting]
     heads = np.flatnonzero(~continued_rows(rows)[counting])
     return Unit(number, parts, np.add.reduceat(lengths, heads), nbytes)

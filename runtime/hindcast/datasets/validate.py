@@ -10,19 +10,19 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from hindcast.datasets.units import EpisodePlace
+from hindcast.datasets.units import EpisodeLocation
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import NUMBERS, Columns, leaves_of, per_observation, root
+from hindcast.episodes.columns import SCALAR_COLUMNS, Columns, is_per_observation, leaves_of, root
 from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 
 _FINITE = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _TOLERANCE = 1e-4
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 """Of the numbers that stay finite in batches, which are float32."""
 
-Where = Callable[[int], EpisodePlace]
+Locator = Callable[[int], EpisodeLocation]
 
 
 class Fault(NamedTuple):
@@ -35,7 +35,7 @@ class Fault(NamedTuple):
     """
 
     kind: Literal["not-finite", "outside-space"]
-    wrong: NDArray[np.bool_]
+    mask: NDArray[np.bool_]
     expected: str
 
 
@@ -82,9 +82,9 @@ def check_numbers(spec: DataSpec, path: str) -> None:
     Raises:
         DataError: naming path, leaf and what was found.
     """
-    for name in (leaf for column in NUMBERS for leaf in leaves_of(column, spec.leaves)):
+    for name in (leaf for column in SCALAR_COLUMNS for leaf in leaves_of(column, spec.leaves)):
         leaf = spec.leaves[name]
-        if name not in NUMBERS or leaf.dtype is None or leaf.dtype.kind not in "biuf" or leaf.shape:
+        if name not in SCALAR_COLUMNS or leaf.dtype is None or leaf.dtype.kind not in "biuf" or leaf.shape:
             raise DataError(f"{path}: {name!r} is {leaf}; expected a number for each timestep")
 
 
@@ -93,7 +93,7 @@ def check_block(
     spec: DataSpec,
     observation_space: gym.Space | None,
     action_space: gym.Space | None,
-    where: Where,
+    locate: Locator,
     *,
     normalized_actions: bool = False,
 ) -> None:
@@ -118,10 +118,10 @@ def check_block(
     for name, column in block.columns.items():
         space = leaf_spaces.get(name)
         is_bounded = root(name) == Columns.ACTIONS and not normalized_actions
-        for fault in faults(
+        for fault in find_faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
         ):
-            raise DataError(describe_fault(block, name, fault, where)[-1])
+            raise DataError(describe_fault(block, name, fault, locate)[-1])
 
 
 def leaf_spaces_of(
@@ -135,7 +135,7 @@ def leaf_spaces_of(
     return {name: space for name, space in known.items() if name in spec.leaves}
 
 
-def faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Iterator[Fault]:
+def find_faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Iterator[Fault]:
     """What is wrong with the values of a column.
 
     Args:
@@ -145,7 +145,7 @@ def faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Iterator
     """
     if column.dtype.kind in "fc" and root(name) in _FINITE and not _is_finite_in_batches(column):
         yield from _not_finite(column)
-    outside = outside_space(column, space)
+    outside = values_outside_space(column, space)
     if outside is not None:
         yield Fault("outside-space", outside, describe_space(space))
 
@@ -163,12 +163,12 @@ def _not_finite(column: NDArray[Any]) -> Iterator[Fault]:
     finite = np.isfinite(column)
     if not finite.all():
         yield Fault("not-finite", ~finite, "a finite number")
-    beyond = finite & (np.abs(column) > LARGEST)
+    beyond = finite & (np.abs(column) > LARGEST_FLOAT32)
     if beyond.any():
         yield Fault("not-finite", beyond, "a finite number within float32's range (±3.4e38)")
 
 
-def outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
+def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
     """`[n, *shape]` which values are outside their space; None if none is.
 
     Bounds of a float Box are widened by a 10,000th of their distance. NaN is ignored.
@@ -228,13 +228,13 @@ def describe_space(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-def describe_fault(block: Block, name: str, fault: Fault, where: Where) -> tuple[EpisodePlace, str]:
+def describe_fault(block: Block, name: str, fault: Fault, locate: Locator) -> tuple[EpisodeLocation, str]:
     """The place of the first wrong value of a leaf, and the sentence: what was found, and what was expected."""
-    index = np.unravel_index(int(np.argmax(fault.wrong)), fault.wrong.shape)
+    index = np.unravel_index(int(np.argmax(fault.mask)), fault.mask.shape)
     first = int(index[0])
-    starts = block.obs_start if per_observation(name) else block.start
+    starts = block.obs_start if is_per_observation(name) else block.start
     episode = int(np.searchsorted(starts, first, side="right")) - 1
     t = int(block.t_started[episode]) + first - int(starts[episode])
-    place = where(episode)
+    place = locate(episode)
     found = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
     return place, f"{place} (episode {block.eps_id[episode]}), t = {t}: {found}"

@@ -10,7 +10,7 @@ from hindcast.episodes.block import I64, Block
 from hindcast.errors import SpecError
 from hindcast.formats.data_file import DataFile, EncodedEpisodes
 from hindcast.formats.entries import FileEntry
-from hindcast.formats.layouts import DEFAULT, encoder_of
+from hindcast.formats.layouts import DEFAULT_LAYOUT, make_encoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
 
@@ -53,11 +53,11 @@ class BlockWriter:
         max_file_bytes: int = 128 * MIB,
         row_group_bytes: int = 16 * MIB,
         compression: str | None = None,
-        layout: str = DEFAULT,
+        layout: str = DEFAULT_LAYOUT,
         compress_columns: Sequence[str] = (),
     ) -> None:
         self._folder, self._stem = folder, stem
-        self._encoder = encoder_of(layout, spec, compress_columns)
+        self._encoder = make_encoder(layout, spec, compress_columns)
         self._max_rows = max_rows_per_file
         self._max_bytes = max_file_bytes
         self._group_bytes = row_group_bytes
@@ -77,7 +77,7 @@ class BlockWriter:
             StorageError: a file could not be written; nothing that this writer wrote is left then.
         """
         try:
-            for piece, continued in self._encoder.pieces(block):
+            for piece, continued in self._encoder.split(block):
                 self._add(piece, continued)
         except BaseException:
             self.abort()
@@ -149,14 +149,14 @@ class BlockWriter:
 
     def _episodes_of_group(self, waiting: EncodedEpisodes) -> int:
         """How many of the waiting episodes the next row group takes."""
-        room = self._max_bytes - self._encoder.overhead(waiting.table.schema, groups=1)
+        room = self._max_bytes - self._encoder.overhead_bytes(waiting.table.schema, groups=1)
         count = _fitting(waiting.nbytes, min(self._group_bytes, max(1, room)))
         if self._max_rows is None:
             return count
-        room = self._max_rows - (self._file.rows if self._file else 0)
-        if waiting.rows[0] > room:
+        room = self._max_rows - (self._file.num_rows if self._file else 0)
+        if waiting.num_rows[0] > room:
             room = self._max_rows
-        return min(count, _fitting(waiting.rows, room))
+        return min(count, _fitting(waiting.num_rows, room))
 
     def _write_group(self, group: EncodedEpisodes, continued: bool) -> None:
         if self._file is not None and not continued and self._is_full(group):
@@ -168,11 +168,11 @@ class BlockWriter:
 
     def _is_full(self, coming: EncodedEpisodes) -> bool:
         assert self._file is not None
-        if self._max_rows is not None and self._file.rows + coming.rows[0] > self._max_rows:
+        if self._max_rows is not None and self._file.num_rows + coming.num_rows[0] > self._max_rows:
             return True
-        overhead = self._encoder.overhead(coming.table.schema, self._file.groups + 1)
+        overhead = self._encoder.overhead_bytes(coming.table.schema, self._file.num_row_groups + 1)
         too_large = self._file.size + coming.table.nbytes + overhead > self._max_bytes
-        return too_large or not self._file.takes(coming.table.schema)
+        return too_large or not self._file.accepts(coming.table.schema)
 
     def _finish_file(self) -> None:
         if self._file is None:

@@ -95,7 +95,7 @@ def extend(value: Nested, new: Nested) -> Nested:
     return map_leaves(join, value, new)
 
 
-def spread(found: Nested, blank: Nested, missing: NDArray[np.bool_]) -> Nested:
+def fill_missing(found: Nested, blank: Nested, missing: NDArray[np.bool_]) -> Nested:
     """`[len(missing), …]`: the sample `blank` where `missing`, elsewhere the samples `found`, in order."""
 
     def spread_leaf(found: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any]:

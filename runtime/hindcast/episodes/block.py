@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation
-from hindcast.episodes.details import NOTHING
+from hindcast.episodes.columns import EMPTY_INFO, Columns, is_per_observation
+from hindcast.episodes.details import NO_DETAILS
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 Gather = Callable[[I64, I64], dict[str, NDArray]]
 
-PER_EPISODE: Final = ("length", "t_started", "terminated", "truncated")
+PER_EPISODE_ARRAYS: Final = ("length", "t_started", "terminated", "truncated")
 """A block's arrays with one number per episode."""
 
 
@@ -51,7 +51,7 @@ class Block:
     terminated: Bool
     truncated: Bool
     details: NDArray[np.object_] | None = None
-    logged: Sequence[Any] = ()
+    logged_metrics: Sequence[Any] = ()
 
     @property
     def num_episodes(self) -> int:
@@ -103,7 +103,7 @@ class Block:
     def rows_of(self, leaf: str, episode: int) -> slice:
         """The rows of one episode in a leaf's column."""
         n = int(self.length[episode])
-        if per_observation(leaf):
+        if is_per_observation(leaf):
             first = int(self.obs_start[episode])
             return slice(first, first + n + 1)
         first = int(self.start[episode])
@@ -131,8 +131,8 @@ class Block:
             length: `[n]` its steps.
             gather: gives the columns of rows of steps and of observations, if they are not the block's own.
         """
-        steps = ranges(self.start[episode] + t, length)
-        observations = ranges(self.obs_start[episode] + t, length + 1)
+        steps = concat_ranges(self.start[episode] + t, length)
+        observations = concat_ranges(self.obs_start[episode] + t, length + 1)
         is_end = t + length == self.length[episode]
         return Block(
             columns=(gather or self._gather)(steps, observations),
@@ -146,7 +146,7 @@ class Block:
 
     def _gather(self, steps: I64, observations: I64) -> dict[str, NDArray]:
         return {
-            leaf: column[observations if per_observation(leaf) else steps]
+            leaf: column[observations if is_per_observation(leaf) else steps]
             for leaf, column in self.columns.items()
         }
 
@@ -169,7 +169,7 @@ class Block:
                 raise ValueError(f"blocks differ in columns: {sorted(names)} and {sorted(block.columns)}")
         joined: dict[str, Any] = {
             name: np.concatenate([getattr(block, name) for block in blocks])
-            for name in ("eps_id", *PER_EPISODE)
+            for name in ("eps_id", *PER_EPISODE_ARRAYS)
         }
         columns = {name: np.concatenate([block.columns[name] for block in blocks]) for name in names}
         return cls(columns, **joined, details=_all_details(blocks))
@@ -187,7 +187,7 @@ def _all_details(blocks: Sequence[Block]) -> NDArray[np.object_] | None:
         return None
     return np.concatenate(
         [
-            np.full(block.num_episodes, NOTHING, dtype=object) if block.details is None else block.details
+            np.full(block.num_episodes, NO_DETAILS, dtype=object) if block.details is None else block.details
             for block in blocks
         ]
     )
@@ -198,7 +198,7 @@ def _starts(lengths: I64) -> I64:
     return ends - lengths
 
 
-def ranges(starts: I64, lengths: I64) -> I64:
+def concat_ranges(starts: I64, lengths: I64) -> I64:
     """All of `range(start, start + length)` for each pair, end to end."""
     total = int(lengths.sum())
     offsets = np.repeat(starts - _starts(lengths), lengths)

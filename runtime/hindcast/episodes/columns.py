@@ -46,7 +46,7 @@ class Columns:
     WEIGHTS = "weights"
 
 
-NUMBERS: Final = (Columns.REWARDS, Columns.ACTION_LOGP)
+SCALAR_COLUMNS: Final = (Columns.REWARDS, Columns.ACTION_LOGP)
 """Columns that hold a number for each timestep."""
 
 
@@ -55,7 +55,7 @@ def root(leaf: str) -> str:
     return leaf.split(SEPARATOR, 1)[0]
 
 
-def per_observation(leaf: str) -> bool:
+def is_per_observation(leaf: str) -> bool:
     """Whether the leaf has one row more than the episode has steps (observations and infos)."""
     return root(leaf) in (Columns.OBS, Columns.INFOS)
 

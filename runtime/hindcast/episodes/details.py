@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-NOTHING: Final = ""
+NO_DETAILS: Final = ""
 """The text of an episode without details."""
 FIELDS: Final = {
     "agent_id": "agent_id",
@@ -37,7 +37,7 @@ def to_text(**fields: Any) -> str:
     """
     given = {name: fields[name] for name in FIELDS.values() if _is_given(fields.get(name))}
     if not given:
-        return NOTHING
+        return NO_DETAILS
     try:
         return orjson.dumps({name: _plain(value) for name, value in given.items()}).decode()
     except orjson.JSONEncodeError as error:

@@ -17,7 +17,7 @@ def empty_batch(space: spaces.Space) -> Nested:
     return map_leaves(_empty, space_struct(space))
 
 
-def filled(batch: Nested, fill: Nested, widen: bool = False) -> Nested:
+def fill_sample(batch: Nested, fill: Nested, widen: bool = False) -> Nested:
     """One sample like those of a batch, made of `fill`.
 
     Args:

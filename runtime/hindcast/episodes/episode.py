@@ -226,7 +226,7 @@ class SingleAgentEpisode(EpisodeAccess):
             raise ValueError(
                 f"episode {self.id_} has no first observation: call add_env_reset before add_env_step"
             )
-        self._expect_outputs(outputs, f"step {self.t}")
+        self._require_same_outputs(outputs, f"step {self.t}")
         info_buffer = self.infos
         self.observations.append(observation)
         self.actions.append(action)
@@ -368,7 +368,7 @@ class SingleAgentEpisode(EpisodeAccess):
     def _blank_infos(self) -> list[dict[str, Any]]:
         return [{} for _ in range(self.observations.len_incl_lookback())]
 
-    def _expect_outputs(self, outputs: Mapping[str, Any], what: str) -> None:
+    def _require_same_outputs(self, outputs: Mapping[str, Any], what: str) -> None:
         """Every step has the same extra outputs; the first says which."""
         if self.rewards.len_incl_lookback() == 0:
             for key in outputs:

@@ -49,7 +49,7 @@ def concat(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
     _require_continuation(episode, other)
     pairs = [(episode.observations, other.observations), (episode.infos, other.infos)]
     if len(other):
-        episode._expect_outputs(other.extra_model_outputs, f"the part from timestep {other.t_started}")
+        episode._require_same_outputs(other.extra_model_outputs, f"the part from timestep {other.t_started}")
         pairs += [(episode.actions, other.actions), (episode.rewards, other.rewards)]
         pairs += [
             (buffer, other.extra_model_outputs[key]) for key, buffer in episode.extra_model_outputs.items()

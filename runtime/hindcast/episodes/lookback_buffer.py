@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from hindcast.episodes import batched, nested
-from hindcast.episodes.encoding import empty_batch, filled, one_hot
+from hindcast.episodes.encoding import empty_batch, fill_sample, one_hot
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_from_state, space_struct, space_to_state
 
@@ -238,7 +238,7 @@ class InfiniteLookbackBuffer:
             data = nested.map_leaves(batched.text_as_objects, nested.lists_as_tuples(data))
         else:
             struct = space_struct(space)
-            data = [nested.with_tuples_of(item, struct) for item in data]
+            data = [nested.restore_tuples(item, struct) for item in data]
         return cls(data, int(state["lookback"]), space)
 
     def __getitem__(self, item: Indices) -> Any:
@@ -315,7 +315,7 @@ class InfiniteLookbackBuffer:
             ]
         present = np.array([p for p, gone in zip(positions, missing, strict=True) if not gone], dtype=np.intp)
         found = self._encode(batched.take(self.data, present), one_hot_discrete)
-        return batched.spread(found, blank, np.array(missing)) if any(missing) else found
+        return batched.fill_missing(found, blank, np.array(missing)) if any(missing) else found
 
     def _encode(self, value: Any, one_hot_discrete: bool) -> Any:
         if not one_hot_discrete:
@@ -330,8 +330,8 @@ class InfiniteLookbackBuffer:
 
     def _filling(self, fill: Any, one_hot_discrete: bool) -> Nested:
         if self.space is not None:
-            return filled(self._encode(empty_batch(self.space), one_hot_discrete), fill)
-        return filled(self.data, fill, widen=True) if self.finalized else fill
+            return fill_sample(self._encode(empty_batch(self.space), one_hot_discrete), fill)
+        return fill_sample(self.data, fill, widen=True) if self.finalized else fill
 
     def _out_of_range(self, index: Any, look: bool) -> IndexError:
         return IndexError(

@@ -105,12 +105,12 @@ def unflatten(named: Mapping[str, Any], root: str, struct: Nested | None = None)
     return parts
 
 
-def with_tuples_of(value: Nested, struct: Nested | None) -> Nested:
+def restore_tuples(value: Nested, struct: Nested | None) -> Nested:
     """The sample with tuples where the struct has them: formats without tuples return lists there."""
     if isinstance(struct, Mapping):
-        return {key: with_tuples_of(value[key], part) for key, part in struct.items()}
+        return {key: restore_tuples(value[key], part) for key, part in struct.items()}
     if isinstance(struct, tuple):
-        return tuple(with_tuples_of(item, part) for item, part in zip(value, struct, strict=True))
+        return tuple(restore_tuples(item, part) for item, part in zip(value, struct, strict=True))
     return value
 
 

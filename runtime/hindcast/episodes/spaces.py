@@ -141,12 +141,12 @@ def space_struct(space: gym.Space | None) -> Nested:
     return space
 
 
-def space_of(struct: Nested) -> gym.Space:
+def space_from_struct(struct: Nested) -> gym.Space:
     """The inverse of `space_struct`."""
     if isinstance(struct, dict):
-        return spaces.Dict({key: space_of(part) for key, part in struct.items()})
+        return spaces.Dict({key: space_from_struct(part) for key, part in struct.items()})
     if isinstance(struct, tuple):
-        return spaces.Tuple([space_of(part) for part in struct])
+        return spaces.Tuple([space_from_struct(part) for part in struct])
     return struct
 
 

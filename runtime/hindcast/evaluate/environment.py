@@ -12,7 +12,7 @@ import numpy as np
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import ReferenceReturns
 from hindcast.evaluate.intervals import interquartile_mean, interval_of_mean
-from hindcast.pipeline.metrics_logger import Dumped, MetricsLogger
+from hindcast.pipeline.metrics_logger import MetricDump, MetricsLogger
 from hindcast.record.runner import Actor, EnvRunner, Episode
 from hindcast.record.seeding import reset_seed
 from hindcast.threads import torch_threads
@@ -26,7 +26,7 @@ class EnvReport:
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    logged: Dumped = field(default_factory=list)
+    callback_metrics: MetricDump = field(default_factory=list)
 
     def summary(self, reference: ReferenceReturns | None = None) -> dict[str, Any]:
         """Under RLlib's names: `episode_return_mean`, `…_min`, `…_max`, `…_std` …; and what callbacks logged.
@@ -35,7 +35,7 @@ class EnvReport:
         episodes) and, with a reference, `normalised_score`: 0 is its random policy and 100 its expert.
         """
         logger = MetricsLogger()
-        logger.add(self.logged)
+        logger.add(self.callback_metrics)
         returns = np.array(self.returns, dtype=np.float64)
         scored = {} if reference is None else {"normalised_score": _score(float(returns.mean()), reference)}
         return {
@@ -85,23 +85,23 @@ class EnvEvaluator:
         *,
         callbacks: Sequence[str] = (),
     ) -> None:
-        self.open_ended = duration == "auto"
+        self.is_open_ended = duration == "auto"
         self._environment = environment
         self._duration = num_envs * _MOST_ROUNDS if duration == "auto" else duration
-        self._unit = "episodes" if self.open_ended else unit
+        self._unit = "episodes" if self.is_open_ended else unit
         self._width = min(num_envs, self._duration) if self._unit == "episodes" else num_envs
         self._explore = explore
         self._callbacks = callbacks
 
-    def shares(self, workers: int) -> list[range | None]:
+    def episode_ranges(self, num_workers: int) -> list[range | None]:
         """The episodes cut into consecutive shares: one per worker, or one per round of "auto".
 
         A duration in timesteps is not cut.
         """
         if self._unit == "timesteps":
             return [None]
-        workers = _MOST_ROUNDS if self.open_ended else workers
-        bounds = [self._duration * worker // workers for worker in range(workers + 1)]
+        num_workers = _MOST_ROUNDS if self.is_open_ended else num_workers
+        bounds = [self._duration * worker // num_workers for worker in range(num_workers + 1)]
         return [range(low, high) for low, high in itertools.pairwise(bounds) if low < high]
 
     def __call__(self, policy: Actor, seed: int, share: range | None = None) -> EnvReport:
@@ -120,7 +120,7 @@ class EnvEvaluator:
                 for episode in self._episodes(runner, share):
                     report.returns.append(episode.episode_return)
                     report.lengths.append(episode.length)
-            report.logged.extend(runner.metrics.drain())
+            report.callback_metrics.extend(runner.metrics.drain())
         finally:
             runner.close()
         return report

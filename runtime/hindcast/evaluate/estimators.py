@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-BY_RATIOS: Final = ("is", "wis", "pdis", "pdwis")
-BY_BOTH: Final = ("dr", "wdr")
+RATIO_ESTIMATES: Final = ("is", "wis", "pdis", "pdwis")
+DOUBLY_ROBUST_ESTIMATES: Final = ("dr", "wdr")
 
 
 class Values(NamedTuple):
@@ -46,9 +46,9 @@ class Values(NamedTuple):
         last: `[N]` V of each episode's final observation, 0 where it terminated.
     """
 
-    taken: F64
-    states: F64
-    last: F64
+    q: F64
+    v: F64
+    final_v: F64
 
 
 @dataclass(frozen=True)
@@ -72,30 +72,30 @@ class Evidence:
     clip: float | None = None
 
     @cached_property
-    def first(self) -> I64:
+    def first_step(self) -> I64:
         """`[N]` first step of each episode."""
         return np.cumsum(self.length) - self.length
 
     @cached_property
-    def last(self) -> I64:
+    def last_step(self) -> I64:
         """`[N]` last step of each episode."""
         return np.cumsum(self.length) - 1
 
     @cached_property
     def t(self) -> I64:
         """`[S]` number of each step in its episode."""
-        return np.arange(len(self.rewards)) - np.repeat(self.first, self.length)
+        return np.arange(len(self.rewards)) - np.repeat(self.first_step, self.length)
 
     @cached_property
-    def by_length(self) -> I64:
+    def episodes_by_length(self) -> I64:
         """`[N]` the episodes, the longest first."""
         return np.argsort(-self.length, kind="stable")
 
     @cached_property
-    def by_time(self) -> list[I64]:
+    def steps_by_t(self) -> list[I64]:
         """The steps of each t, in the order of `by_length`."""
-        rank = np.empty_like(self.by_length)
-        rank[self.by_length] = np.arange(len(self.length))
+        rank = np.empty_like(self.episodes_by_length)
+        rank[self.episodes_by_length] = np.arange(len(self.length))
         order = np.lexsort((np.repeat(rank, self.length), self.t))
         return np.split(order, np.cumsum(np.bincount(self.t))[:-1])
 
@@ -111,22 +111,22 @@ class Evidence:
         logs = self.log_ratio if self.clip is None else np.minimum(self.log_ratio, np.log(self.clip))
         total = np.empty_like(logs)
         before = np.zeros(len(self.length))
-        for steps in self.by_time:
+        for steps in self.steps_by_t:
             before = before[: len(steps)] + logs[steps]
             total[steps] = before
         return np.asarray(np.exp(total))
 
     @cached_property
-    def surprise(self) -> F64:
+    def td_error(self) -> F64:
         """`[S]` r_t + gamma·V(s_{t+1}) - Q(s_t, a_t): what the model did not expect, its temporal-difference error."""
         assert self.values is not None
-        following = np.append(self.values.states[1:], 0.0)
-        following[self.last] = self.values.last
-        return np.asarray(self.rewards + self.gamma * following - self.values.taken)
+        following = np.append(self.values.v[1:], 0.0)
+        following[self.last_step] = self.values.final_v
+        return np.asarray(self.rewards + self.gamma * following - self.values.q)
 
-    def sums(self, of_steps: F64) -> F64:
+    def sum_by_episode(self, of_steps: F64) -> F64:
         """`[N]` of `[S]`."""
-        return np.asarray(np.add.reduceat(of_steps, self.first))
+        return np.asarray(np.add.reduceat(of_steps, self.first_step))
 
 
 def effective_episodes(weights: F64) -> float:
@@ -165,7 +165,7 @@ def estimates(evidence: Evidence, counts: F64) -> dict[str, F64]:
     )
 
 
-def left_out(evidence: Evidence) -> dict[str, F64]:
+def jackknife_contributions(evidence: Evidence) -> dict[str, F64]:
     """What each episode contributes: all estimates, less the same without the episode.
 
     Args:
@@ -176,13 +176,13 @@ def left_out(evidence: Evidence) -> dict[str, F64]:
     """
     return _each(
         evidence,
-        mean=left_out_of_mean,
+        mean=mean_contributions,
         weighted_mean=lambda weights, values: _left_out_of_shares(weights / weights.sum(), values),
         weighted_sum=lambda terms: _left_out_of_weighted(evidence, terms),
     )
 
 
-def not_played(evidence: Evidence) -> dict[str, float]:
+def missing_weight_margins(evidence: Evidence) -> dict[str, float]:
     """How far estimates may be off because of the weights that no recorded episode has.
 
     Over all episodes that could be played, the weights of right ratios have the mean 1. Where those that were played
@@ -194,10 +194,12 @@ def not_played(evidence: Evidence) -> dict[str, float]:
     """
     if evidence.log_ratio is None:
         return {}
-    missing = abs(float(evidence.weights[evidence.last].mean()) - 1.0)
-    found = dict.fromkeys(("wis", "pdwis"), evidence.sums(evidence.discounts * evidence.rewards))
+    missing = abs(float(evidence.weights[evidence.last_step].mean()) - 1.0)
+    found = dict.fromkeys(("wis", "pdwis"), evidence.sum_by_episode(evidence.discounts * evidence.rewards))
     if evidence.values is not None:
-        found |= dict.fromkeys(BY_BOTH, evidence.sums(evidence.discounts * evidence.surprise))
+        found |= dict.fromkeys(
+            DOUBLY_ROBUST_ESTIMATES, evidence.sum_by_episode(evidence.discounts * evidence.td_error)
+        )
     return {name: missing * float(of_episodes.std()) for name, of_episodes in found.items()}
 
 
@@ -217,45 +219,45 @@ def _each(
         weighted_sum: over time, of the means of `[S]` terms, see `_weighted`.
     """
     rewards = evidence.discounts * evidence.rewards
-    returns = evidence.sums(rewards)
+    returns = evidence.sum_by_episode(rewards)
     found = {"behaviour": mean(returns)}
     if evidence.values is not None:
-        found["dm"] = mean(evidence.values.states[evidence.first])
+        found["dm"] = mean(evidence.values.v[evidence.first_step])
     if evidence.log_ratio is None:
         return found
-    weights, last = evidence.weights, evidence.weights[evidence.last]
+    weights, last = evidence.weights, evidence.weights[evidence.last_step]
     with np.errstate(invalid="ignore", divide="ignore"):
         found |= {
             "is": mean(last * returns),
             "wis": weighted_mean(last, returns),
-            "pdis": mean(evidence.sums(weights * rewards)),
+            "pdis": mean(evidence.sum_by_episode(weights * rewards)),
             "pdwis": weighted_sum(rewards),
         }
         if evidence.values is not None:
-            surprises = evidence.discounts * evidence.surprise
-            found["dr"] = found["dm"] + mean(evidence.sums(weights * surprises))
+            surprises = evidence.discounts * evidence.td_error
+            found["dr"] = found["dm"] + mean(evidence.sum_by_episode(weights * surprises))
             found["wdr"] = found["dm"] + weighted_sum(surprises)
     return found
 
 
-def left_out_of_mean(values: F64) -> F64:
+def mean_contributions(values: F64) -> F64:
     """`[N]` the mean of `[N]` values, less the same without each."""
     return np.asarray((values - values.mean()) / (len(values) - 1))
 
 
-def continued(evidence: Evidence) -> F64:
+def continuation_values(evidence: Evidence) -> F64:
     """`[N]` gamma^T·V of each episode's final observation: what the model counts beyond the recorded rewards."""
     if evidence.values is None:
         return np.zeros(len(evidence.length))
-    return np.asarray(evidence.gamma ** evidence.length.astype(np.float64) * evidence.values.last)
+    return np.asarray(evidence.gamma ** evidence.length.astype(np.float64) * evidence.values.final_v)
 
 
 def _weighted(evidence: Evidence, terms: F64, counts: F64) -> F64:
     """`[R]` Σ_t Σ_i c_i·W_t·x_t / Σ_i c_i·W_t, where ended episodes keep their weights and have no terms."""
-    counts = np.ascontiguousarray(counts[:, evidence.by_length])
+    counts = np.ascontiguousarray(counts[:, evidence.episodes_by_length])
     ended, total = np.zeros(len(counts)), np.zeros(len(counts))
     held = np.zeros(0)
-    for steps in evidence.by_time:
+    for steps in evidence.steps_by_t:
         n = len(steps)
         ended += counts[:, n : max(n, len(held))] @ held[n:]
         held = evidence.weights[steps]
@@ -272,8 +274,8 @@ def _left_out_of_shares(shares: F64, values: F64) -> F64:
 def _left_out_of_weighted(evidence: Evidence, terms: F64) -> F64:
     """Of `_weighted`."""
     held, values, found = (np.zeros(len(evidence.length)) for _ in range(3))
-    for steps in evidence.by_time:
+    for steps in evidence.steps_by_t:
         held[: len(steps)], values[: len(steps)] = evidence.weights[steps], terms[steps]
         values[len(steps) :] = 0.0
-        found[evidence.by_length] += _left_out_of_shares(held / held.sum(), values)
+        found[evidence.episodes_by_length] += _left_out_of_shares(held / held.sum(), values)
     return found

@@ -14,12 +14,12 @@ from torch import Tensor
 from hindcast.api.model import ModelSpec
 from hindcast.evaluate.estimators import Values
 from hindcast.evaluate.fitting import FitOptions, fit
-from hindcast.evaluate.recorded import over_steps, steps_of
-from hindcast.evaluate.target import Batch, TargetPolicy
-from hindcast.learn.batches import bootstrapped
-from hindcast.learn.target_networks import frozen_copy, polyak
-from hindcast.models.networks import Critics, at_next
-from hindcast.pipeline.rng import seed_of
+from hindcast.evaluate.recorded_episodes import map_steps, steps_of_episodes
+from hindcast.evaluate.target_policy import Batch, TargetPolicy
+from hindcast.learn.batches import td_target
+from hindcast.learn.target_networks import frozen_copy, polyak_update
+from hindcast.models.networks import Critics, next_observations
+from hindcast.pipeline.rng import derive_seed
 from hindcast.pipeline.window import WindowData
 
 
@@ -66,23 +66,23 @@ class FittedQ:
     ) -> None:
         module = target.module
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(seed, "weights"))
+            torch.manual_seed(derive_seed(seed, "weights"))
             model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
             self._critics = Critics(module.observation_space, module.action_space, model, options.members)
         self._target, self._fit = target, options
-        self._generator = torch.Generator().manual_seed(seed_of(seed, "batches"))
+        self._generator = torch.Generator().manual_seed(derive_seed(seed, "batches"))
         rewards = window.columns["rewards"].float()
         self._scale = float(rewards.abs().mean()) or 1.0
         self._least, self._most = _bounds(rewards / self._scale, window.recipe.needs.gamma)
-        self._learn(window, steps_of(window, episodes), check)
+        self._learn(window, steps_of_episodes(window, episodes), check)
 
     @torch.no_grad()
-    def taken(self, batch: Batch) -> Tensor:
+    def q(self, batch: Batch) -> Tensor:
         """`[B, E]` float64 Q of the batch's own actions."""
         return self._critics(batch).T.double() * self._scale
 
     @torch.no_grad()
-    def states(self, batch: Batch) -> Tensor:
+    def v(self, batch: Batch) -> Tensor:
         """`[B, E]` float64 V(s) = E[Q(s, π(s))]."""
         return self._expected(self._critics, batch).T.double() * self._scale
 
@@ -93,17 +93,17 @@ class FittedQ:
         def loss(chosen: Tensor) -> Tensor:
             batch = window.gather(chosen)
             batch["rewards"] = batch["rewards"].float() / self._scale
-            wanted = bootstrapped(batch, self._expected(target, at_next(batch)))
+            wanted = td_target(batch, self._expected(target, next_observations(batch)))
             errors = (self._critics(batch) - wanted.clamp(self._least, self._most)).square()
             return (weights[:, chosen] * errors).mean(1).sum()
 
         for _ in fit(self._critics, steps, self._fit, loss, generator=self._generator, check=check):
-            polyak(target, self._critics, self._fit.tau)
+            polyak_update(target, self._critics, self._fit.tau)
 
     @torch.no_grad()
     def _expected(self, critics: Critics, batch: Batch) -> Tensor:
         """`[E, B]`."""
-        actions, weights = self._target.choices(batch, self._fit.samples, self._generator)
+        actions, weights = self._target.weighted_actions(batch, self._fit.samples, self._generator)
         values: Tensor = critics(batch, actions)
         return (values * weights).sum(1)
 
@@ -124,7 +124,7 @@ def _bounds(rewards: Tensor, gamma: float | None) -> tuple[float, float]:
     return min(0.0, float(rewards.min())) * horizon, max(0.0, float(rewards.max())) * horizon
 
 
-class CrossFitted(NamedTuple):
+class CrossFitResult(NamedTuple):
     """What models say of episodes that they were not fitted to.
 
     Attributes:
@@ -137,9 +137,9 @@ class CrossFitted(NamedTuple):
     spread: float
 
 
-def cross_fitted(
+def cross_fit(
     target: TargetPolicy, window: WindowData, options: Fit, seed: int, check: Callable[[int], None]
-) -> CrossFitted:
+) -> CrossFitResult:
     """Two models, each fitted to half of the episodes and used on the others (Kallus, Uehara 2020, arXiv 1908.08526).
 
     Args:
@@ -149,7 +149,7 @@ def cross_fitted(
         seed: of the halves and the fits.
         check: see `FittedQ`; counts the updates of both.
     """
-    generator = torch.Generator().manual_seed(seed_of(seed, "halves"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "halves"))
     order = torch.randperm(len(window.length), generator=generator)
     first = torch.zeros(len(window.length), dtype=torch.bool)
     first[order[: len(order) // 2]] = True
@@ -162,12 +162,12 @@ def cross_fitted(
             window,
             fitted,
             options,
-            seed=seed_of(seed, "half", number),
+            seed=derive_seed(seed, "half", number),
             check=partial(_later, check, number * options.updates),
         )
-        by_member = window.over_observations(model.states)
+        by_member = window.map_observations(model.v)
         states = torch.where(used.repeat_interleave(window.length + 1), by_member.mean(1), states)
-        by_action = over_steps(window, model.taken).mean(1)
+        by_action = map_steps(window, model.q).mean(1)
         taken = torch.where(used.repeat_interleave(window.length), by_action, taken)
         of_starts = by_member[window.obs_start][used].mean(0)
         variance += of_starts.var() * used.double().mean() ** 2
@@ -175,7 +175,7 @@ def cross_fitted(
     starts = states[window.obs_start]
     spread = (variance + starts.var() / len(starts)).sqrt()
     values = Values(taken.numpy(), states[window.obs_row].numpy(), last.numpy())
-    return CrossFitted(values, float(spread))
+    return CrossFitResult(values, float(spread))
 
 
 def _later(check: Callable[[int], None], done: int, update: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hindcast.learn.optimisers import uncompiled
+from hindcast.learn.optimisers import without_compile_wrappers
 from hindcast.learn.schedules import Curve, value_at
 
 
@@ -51,7 +51,7 @@ def fit(
     Yields:
         The number of updates made, before each.
     """
-    optimiser = uncompiled(torch.optim.Adam)(network.parameters(), lr=options.lr)
+    optimiser = without_compile_wrappers(torch.optim.Adam)(network.parameters(), lr=options.lr)
     decay: Curve = [[0, options.lr, "cosine"], [options.updates, 0.0]]
     for update in range(options.updates):
         check(update)

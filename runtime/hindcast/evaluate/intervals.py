@@ -11,11 +11,11 @@ F64 = NDArray[np.float64]
 Interval = tuple[float, float]
 
 
-def resamples(episodes: int, count: int, seed: int) -> F64:
+def resamples(num_episodes: int, count: int, seed: int) -> F64:
     """`[1 + count, episodes]`: once each episode as it is, then how often each is drawn with replacement."""
     generator = np.random.default_rng(seed)
-    drawn = generator.multinomial(episodes, np.full(episodes, 1.0 / episodes), size=count)
-    return np.concatenate([np.ones((1, episodes)), drawn])
+    drawn = generator.multinomial(num_episodes, np.full(num_episodes, 1.0 / num_episodes), size=count)
+    return np.concatenate([np.ones((1, num_episodes)), drawn])
 
 
 def interval_of_mean(values: F64, level: float = 0.9, count: int = 1000, seed: int = 0) -> Interval:
@@ -40,7 +40,9 @@ def percentiles(values: F64, level: float) -> Interval | None:
     return float(low), float(high)
 
 
-def jackknife(value: float, contributions: F64, level: float, beyond: float = 0.0) -> Interval | None:
+def jackknife_interval(
+    value: float, contributions: F64, level: float, margin: float = 0.0
+) -> Interval | None:
     """Student's interval by leaving out one episode at a time (Efron, Stein 1981).
 
     The variance consists of squares, of which a few may make up the most: (Σd²)² / Σd⁴ of equal size would vary as
@@ -60,31 +62,33 @@ def jackknife(value: float, contributions: F64, level: float, beyond: float = 0.
     if not np.isfinite(total):
         return None
     if total == 0.0:
-        return value - beyond, value + beyond
+        return value - margin, value + margin
     freedom = total**2 / float(np.square(squares).sum()) / 2
     error = np.sqrt(total * (1 - 1 / len(squares)))
-    return student(value, float(error), level, max(1, int(freedom)), beyond)
+    return student_interval(value, float(error), level, max(1, int(freedom)), margin)
 
 
-def student(value: float, error: float, level: float, freedom: int, beyond: float = 0.0) -> Interval | None:
+def student_interval(
+    value: float, error: float, level: float, degrees_of_freedom: int, margin: float = 0.0
+) -> Interval | None:
     """Student's interval of a mean with the standard error `error`, wider by `beyond` on each side.
 
     None without a degree of freedom, such as of a single value.
     """
-    if freedom < 1:
+    if degrees_of_freedom < 1:
         return None
-    half = t_quantile((1.0 + level) / 2.0, freedom) * error + beyond
+    half = t_quantile((1.0 + level) / 2.0, degrees_of_freedom) * error + margin
     return value - half, value + half
 
 
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, degrees_of_freedom: int) -> float:
     """Of Student's distribution, by its expansion about the normal one (Abramowitz and Stegun, 26.7.5).
 
     To within 1 % from 3 degrees of freedom on for probabilities to 0.975, 1 and 2 are exact.
     """
-    if freedom == 1:
+    if degrees_of_freedom == 1:
         return float(np.tan(np.pi * (probability - 0.5)))
-    if freedom == 2:
+    if degrees_of_freedom == 2:
         return float((2 * probability - 1) * np.sqrt(2 / (4 * probability * (1 - probability))))
     z = NormalDist().inv_cdf(probability)
     terms = (
@@ -93,4 +97,4 @@ def t_quantile(probability: float, freedom: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
+    return z + sum(term / degrees_of_freedom ** (power + 1) for power, term in enumerate(terms))

@@ -16,24 +16,24 @@ from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.evaluate.cloned import Calibration, Clone, CloneFit
+from hindcast.evaluate.behaviour_clone import Calibration, Clone, CloneFit
 from hindcast.evaluate.estimators import (
-    BY_BOTH,
-    BY_RATIOS,
+    DOUBLY_ROBUST_ESTIMATES,
     F64,
+    RATIO_ESTIMATES,
     Evidence,
-    continued,
+    continuation_values,
     effective_episodes,
     estimates,
-    left_out,
-    left_out_of_mean,
-    not_played,
+    jackknife_contributions,
+    mean_contributions,
+    missing_weight_margins,
 )
-from hindcast.evaluate.fitted_q import CrossFitted, Fit, cross_fitted
-from hindcast.evaluate.intervals import Interval, jackknife, percentiles, resamples, student
-from hindcast.evaluate.recorded import over_steps, window_of
-from hindcast.evaluate.target import Batch, TargetPolicy, same
-from hindcast.evaluate.verdict import Verdict, by_resamples, by_spread, nothing
+from hindcast.evaluate.fitted_q import CrossFitResult, Fit, cross_fit
+from hindcast.evaluate.intervals import Interval, jackknife_interval, percentiles, resamples, student_interval
+from hindcast.evaluate.recorded_episodes import load_window, map_steps
+from hindcast.evaluate.target_policy import Batch, TargetPolicy, actions_equal
+from hindcast.evaluate.verdict import Verdict, no_verdict, verdict_from_model, verdict_from_resamples
 from hindcast.learn.algorithm import Critic
 from hindcast.learn.batches import actions_of
 from hindcast.models.policy import Policy
@@ -42,16 +42,18 @@ from hindcast.pipeline.window import WindowData
 Check = Callable[[str, int, int], None]
 """Called with what is fitted, how far, and of how much; what it raises ends the evaluation."""
 
-CALIBRATED: Final = 0.1
+MAX_CALIBRATION_ERROR: Final = 0.1
 """Calibration error of a clone over which its ratios are not to be trusted."""
 
-STATE_UNSEEN: Final = "the policy has a recurrent state, and a model's values are of observations alone"
-UNCLONED: Final = (
+NO_MODEL_IF_RECURRENT: Final = (
+    "the policy has a recurrent state, and a model's values are of observations alone"
+)
+NO_CLONE_IF_RECURRENT: Final = (
     "the data have no action_logp, and for a policy with a recurrent state the behaviour is not cloned, since it may "
     "have a state too; record log-probabilities"
 )
 
-LEAST_EFFECTIVE: Final = 10.0
+MIN_EFFECTIVE_EPISODES: Final = 10.0
 """Effective episodes below which ratios say nothing."""
 
 _SAMPLES: Final = 8
@@ -155,10 +157,10 @@ def evaluate_offline(
     Raises:
         DataError: fewer than two episodes, a column that is missing, or data that do not fit the policy's spaces.
     """
-    return Judge(policy, dataset, name, options).report(policy, check)
+    return OfflineEvaluator(policy, dataset, name, options).evaluate(policy, check)
 
 
-class Judge:
+class OfflineEvaluator:
     """Recorded episodes that judge policies of one kind: those of a training, one after the other.
 
     Args:
@@ -179,10 +181,10 @@ class Judge:
                 f"{name} holds one episode: estimates need at least two, and hundreds to be meaningful."
             )
         self._options = options or OfflineOptions()
-        self._window = window_of(dataset, policy, self._options.gamma, name)
+        self._window = load_window(dataset, policy, self._options.gamma, name)
         self._behaved: tuple[Tensor, Calibration | None] | None = None
 
-    def report(
+    def evaluate(
         self, policy: Policy, check: Check = lambda *_: None, critic: Critic | None = None
     ) -> OfflineReport:
         """What the episodes say of a policy; the same policy gives the same report.
@@ -193,11 +195,11 @@ class Judge:
             critic: of the algorithm that trains it, on the CPU, for signals.
         """
         target = TargetPolicy(policy, self._options.explore)
-        has_ratios = not why_no_ratios(target, self._options, Columns.ACTION_LOGP in self._window.columns)
+        has_ratios = not ratio_problem(target, self._options, Columns.ACTION_LOGP in self._window.columns)
         if has_ratios and self._behaved is None:
             self._behaved = self._behaviour(policy, check)
         behaved = self._behaved if has_ratios else None
-        window = target.remembering(self._window) if target.is_stateful else self._window
+        window = target.with_recurrent_outputs(self._window) if target.is_stateful else self._window
         return _Case(target, window, behaved, self._options, check, critic).report()
 
     def _behaviour(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
@@ -208,10 +210,10 @@ class Judge:
         clone = Clone(
             policy, window, fit, self._options.seed, lambda done: check("behaviour", done, 2 * fit.updates)
         )
-        return over_steps(window, clone.logp), clone.calibration
+        return map_steps(window, clone.logp), clone.calibration
 
 
-def why_no_ratios(target: TargetPolicy, options: OfflineOptions, recorded: bool) -> str:
+def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorded: bool) -> str:
     """Why no data could give ratios of the policy's probabilities to the behaviour's; empty where they can.
 
     Args:
@@ -223,13 +225,13 @@ def why_no_ratios(target: TargetPolicy, options: OfflineOptions, recorded: bool)
         return "ratios were not asked for"
     if not target.policy.has_logp(target.explore):
         return f"the policy's actions have no density{_hint(target)}"
-    if target.is_stateful and not recorded:
-        return UNCLONED
+    if target.is_stateful and not is_logp_recorded:
+        return NO_CLONE_IF_RECURRENT
     return ""
 
 
 def _hint(target: TargetPolicy) -> str:
-    samples = target.module.action_head.stochastic and not target.explore
+    samples = target.module.action_head.is_stochastic and not target.explore
     return "; evaluate it with sampled actions (explore)" if samples else ""
 
 
@@ -268,7 +270,7 @@ class _Case:
         """All that is known, ratios that may be refused among it."""
         window, log_ratio = self.window, None
         if self.behaved is not None:
-            log_ratio = np.asarray((over_steps(window, self.target.logp) - self.behaved[0]).numpy())
+            log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaved[0]).numpy())
         return Evidence(
             length=np.asarray(window.length.numpy()),
             rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
@@ -279,7 +281,7 @@ class _Case:
         )
 
     @cached_property
-    def _model(self) -> CrossFitted | None:
+    def _model(self) -> CrossFitResult | None:
         fit = self.options.fit
         if fit is None or self.target.is_stateful:
             return None
@@ -287,7 +289,7 @@ class _Case:
         def check(done: int) -> None:
             self.check("model", done, 2 * fit.updates)
 
-        return cross_fitted(self.target, self.window, fit, self.options.seed, check)
+        return cross_fit(self.target, self.window, fit, self.options.seed, check)
 
     @cached_property
     def _counts(self) -> F64:
@@ -299,13 +301,15 @@ class _Case:
         evidence = self._all
         if evidence.log_ratio is None:
             return None
-        return effective_episodes(evidence.weights[evidence.last])
+        return effective_episodes(evidence.weights[evidence.last_step])
 
     @cached_property
     def _refused(self) -> dict[str, str]:
-        by_ratios: dict[str, str] = dict.fromkeys((*BY_RATIOS, *BY_BOTH), self._why_no_ratios)
-        no_model = "no model was asked for" if self.options.fit is None else STATE_UNSEEN
-        without_model = dict.fromkeys(("dm", *BY_BOTH), no_model)
+        by_ratios: dict[str, str] = dict.fromkeys(
+            (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._why_no_ratios
+        )
+        no_model = "no model was asked for" if self.options.fit is None else NO_MODEL_IF_RECURRENT
+        without_model = dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), no_model)
         return (by_ratios if self._why_no_ratios else {}) | (
             without_model if self._all.values is None else {}
         )
@@ -314,16 +318,16 @@ class _Case:
     def _why_no_ratios(self) -> str:
         """Empty where there are."""
         recorded = Columns.ACTION_LOGP in self.window.columns
-        if why := why_no_ratios(self.target, self.options, recorded):
+        if why := ratio_problem(self.target, self.options, recorded):
             return why
         assert self._effective is not None
-        if self._effective >= LEAST_EFFECTIVE:
+        if self._effective >= MIN_EFFECTIVE_EPISODES:
             return ""
         episodes = len(self._all.length)
         unlike = "; the policy rarely does what the behaviour did" + _hint(self.target)
         return (
             f"{formatting.plural(episodes, 'episode')} weigh as much as {formatting.significant(self._effective)} "
-            f"equally weighted ones, and {LEAST_EFFECTIVE:.0f} are needed"
+            f"equally weighted ones, and {MIN_EFFECTIVE_EPISODES:.0f} are needed"
             f"{unlike if self._effective < episodes / 2 else ''}"
         )
 
@@ -340,11 +344,11 @@ class _Case:
     @cached_property
     def _contributions(self) -> dict[str, F64]:
         """Name -> `[N]`."""
-        return left_out(self._usable)
+        return jackknife_contributions(self._usable)
 
     @cached_property
     def _not_played(self) -> dict[str, float]:
-        return not_played(self._usable)
+        return missing_weight_margins(self._usable)
 
     def _estimate(self, name: str) -> Estimate:
         values, level = self._found[name], self.options.level
@@ -353,9 +357,11 @@ class _Case:
             assert self.options.fit is not None
             assert self._model is not None
             freedom = 2 * (self.options.fit.members - 1)
-            return Estimate(value, student(value, self._model.spread, level, freedom, self._most_missed))
+            return Estimate(
+                value, student_interval(value, self._model.spread, level, freedom, self._most_missed)
+            )
         beyond = self._not_played.get(name, 0.0)
-        interval = jackknife(value, self._contributions[name], level, beyond)
+        interval = jackknife_interval(value, self._contributions[name], level, beyond)
         return Estimate(value, interval, percentiles(values[1:], level))
 
     @cached_property
@@ -368,48 +374,48 @@ class _Case:
         found, contributions = self._found, self._contributions
         if "wdr" in found:
             return float(found["wdr"][0] - found["dm"][0]), contributions["wdr"] - contributions["dm"]
-        of_episodes = self._all.sums(self._all.discounts * self._all.surprise)
-        return float(of_episodes.mean()), left_out_of_mean(of_episodes)
+        of_episodes = self._all.sum_by_episode(self._all.discounts * self._all.td_error)
+        return float(of_episodes.mean()), mean_contributions(of_episodes)
 
     @property
     def _most_missed(self) -> float:
         """The same at the far end of its interval; as it is where that rests on one episode."""
         missed, contributions = self._misses
-        return max(map(abs, jackknife(missed, contributions, self.options.level) or (missed,)))
+        return max(map(abs, jackknife_interval(missed, contributions, self.options.level) or (missed,)))
 
     def _verdict(self) -> Verdict:
         """By ratios and model where there are both, else by ratios, else by the model."""
         found, counts = self._found, self._counts
         by = next((name for name in ("wdr", "pdwis", "dm") if name in found), None)
         if by is None:
-            return nothing(self._why_no_ratios)
-        beyond = 0.0 if by == "pdwis" else counts @ continued(self._all) / counts.sum(1)
+            return no_verdict(self._why_no_ratios)
+        beyond = 0.0 if by == "pdwis" else counts @ continuation_values(self._all) / counts.sum(1)
         gains = found[by] - found["behaviour"] - beyond
         if by == "dm":
             assert self._model is not None
             spread = math.hypot(self._model.spread, found["behaviour"][1:].std(), self._misses[0])
-            return by_spread(float(gains[0]), spread, by, self._why_no_ratios)
-        return by_resamples(gains[1:], found["behaviour"][1:], by, self._effective or 0.0)
+            return verdict_from_model(float(gains[0]), spread, by, self._why_no_ratios)
+        return verdict_from_resamples(gains[1:], found["behaviour"][1:], by, self._effective or 0.0)
 
     def _signals(self) -> dict[str, float]:
         found: dict[str, float] = {}
         head = self.target.module.action_head
-        if head.discrete:
+        if head.is_discrete:
             found["action_agreement"] = self._mean(self._agrees)
-        if head.stochastic or not head.noise_size:
+        if head.is_stochastic or not head.noise_size:
             found["imitation_loss"] = self._mean(self._imitates)
         if self._all.values is not None:
-            found["td_error"] = float(np.sqrt(np.square(self._all.surprise).mean()))
-            found["mean_q"] = float(self._all.values.taken.mean())
-            found["max_q"] = float(self._all.values.taken.max())
+            found["td_error"] = float(np.sqrt(np.square(self._all.td_error).mean()))
+            found["mean_q"] = float(self._all.values.q.mean())
+            found["max_q"] = float(self._all.values.q.max())
         return found if self.critic is None else found | self._critic_signals(self.critic)
 
     @torch.no_grad()
     def _critic_signals(self, critic: Critic) -> dict[str, float]:
-        starts = self.window.gather(torch.from_numpy(self._all.first))
+        starts = self.window.gather(torch.from_numpy(self._all.first_step))
         generator = torch.Generator().manual_seed(self.options.seed)
-        actions, weights = self.target.choices(starts, _SAMPLES, generator)
-        taken = over_steps(self.window, critic)
+        actions, weights = self.target.weighted_actions(starts, _SAMPLES, generator)
+        taken = map_steps(self.window, critic)
         return {
             "critic_initial_value": float((critic(starts, actions) * weights).sum(0).mean()),
             "critic_mean_q": float(taken.mean()),
@@ -417,10 +423,10 @@ class _Case:
         }
 
     def _mean(self, compute: Callable[[Batch], Tensor]) -> float:
-        return float(over_steps(self.window, compute).double().mean())
+        return float(map_steps(self.window, compute).double().mean())
 
     def _agrees(self, batch: Batch) -> Tensor:
-        return same(self.target.distribution(batch).mode(), actions_of(batch)).double()
+        return actions_equal(self.target.distribution(batch).mode(), actions_of(batch)).double()
 
     def _imitates(self, batch: Batch) -> Tensor:
         return self.target.distribution(batch).imitation_loss(actions_of(batch)).detach()

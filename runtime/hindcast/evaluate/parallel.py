@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import BrokenExecutor, Future
 from typing import NamedTuple
 
-from hindcast.errors import UserError, WorkerLost, caught, raised
+from hindcast.errors import UserError, WorkerLost, catch_user_error, unwrap
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.models.policy import Policy
 from hindcast.worker_processes import Workers
@@ -21,7 +21,7 @@ class RunningEvaluation(NamedTuple):
 
     files: dict[str, bytes]
     seed: int
-    parts: list[Future[Played]]
+    futures: list[Future[Played]]
 
 
 class EvaluationWorkers:
@@ -41,7 +41,7 @@ class EvaluationWorkers:
 
     def submit(self, policy: Policy, seed: int) -> RunningEvaluation:
         """Begin an evaluation of the policy as it is now; collect it with `gather`."""
-        return self._begin(self._workers.shared(policy.to_files()), seed)
+        return self._begin(self._workers.share(policy.to_files()), seed)
 
     def gather(self, playing: RunningEvaluation, timeout: float | None = None) -> EnvReport:
         """The report of an evaluation, its episodes in order of their index.
@@ -59,7 +59,7 @@ class EvaluationWorkers:
         """
         for _ in range(_MOST_DEATHS):
             try:
-                return _joined(playing.parts, timeout, self._evaluator.open_ended)
+                return _joined(playing.futures, timeout, self._evaluator.is_open_ended)
             except BrokenExecutor:
                 playing = self._begin(playing.files, playing.seed)
         raise WorkerLost(
@@ -72,7 +72,7 @@ class EvaluationWorkers:
         self._workers.close()
 
     def _begin(self, files: dict[str, bytes], seed: int) -> RunningEvaluation:
-        shares = self._evaluator.shares(self._workers.count)
+        shares = self._evaluator.episode_ranges(self._workers.num_workers)
         return RunningEvaluation(
             files, seed, [self._workers.submit(_play, files, seed, share) for share in shares]
         )
@@ -80,14 +80,14 @@ class EvaluationWorkers:
 
 def _joined(parts: list[Future[Played]], timeout: float | None, open_ended: bool) -> EnvReport:
     begun = [part for number, part in enumerate(parts) if not (open_ended and number and part.cancel())]
-    reports = [raised(found) for found in [part.result(timeout) for part in begun]]
+    reports = [unwrap(found) for found in [part.result(timeout) for part in begun]]
     return EnvReport(
         returns=[value for report in reports for value in report.returns],
         lengths=[value for report in reports for value in report.lengths],
-        logged=[value for report in reports for value in report.logged],
+        callback_metrics=[value for report in reports for value in report.callback_metrics],
     )
 
 
 def _play(evaluator: EnvEvaluator, files: dict[str, bytes], seed: int, share: range | None) -> Played:
     """Play one share with a saved policy."""
-    return caught(lambda: evaluator(Policy.from_files(files), seed, share))
+    return catch_user_error(lambda: evaluator(Policy.from_files(files), seed, share))

@@ -34,12 +34,12 @@ class Verdict:
     sentence: str
 
 
-def nothing(why: str) -> Verdict:
+def no_verdict(reason: str) -> Verdict:
     """Nothing can be said."""
-    return Verdict("unknown", None, None, f"nothing can be said: {why}")
+    return Verdict("unknown", None, None, f"nothing can be said: {reason}")
 
 
-def by_resamples(
+def verdict_from_resamples(
     gains: NDArray[np.float64], returns: NDArray[np.float64], by: str, effective: float
 ) -> Verdict:
     """From what the policy wins over the behaviour in each resample of the episodes.
@@ -51,13 +51,13 @@ def by_resamples(
         effective: episodes that count, of its weights.
     """
     if not np.isfinite(gains).all():
-        return nothing("in some resamples all episodes have weight 0")
+        return no_verdict("in some resamples all episodes have weight 0")
     gains = np.where(np.abs(gains) <= _NOTHING * returns.std(), 0.0, gains)
     share = float((gains > 0).mean() + 0.5 * (gains == 0).mean())
     return _judged(share, by, formatting.plural(round(effective), "effective episode"))
 
 
-def by_spread(gain: float, spread: float, by: str, why: str) -> Verdict:
+def verdict_from_model(gain: float, spread: float, by: str, reason: str) -> Verdict:
     """From a model alone.
 
     Args:
@@ -67,8 +67,8 @@ def by_spread(gain: float, spread: float, by: str, why: str) -> Verdict:
         why: why there is no other.
     """
     if not spread > 0:
-        return nothing("the model has no spread")
-    return _judged(NormalDist().cdf(gain / spread), by, f"by the model alone: {why}")
+        return no_verdict("the model has no spread")
+    return _judged(NormalDist().cdf(gain / spread), by, f"by the model alone: {reason}")
 
 
 def _judged(probability: float, by: str, details: str) -> Verdict:

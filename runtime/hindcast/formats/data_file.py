@@ -20,7 +20,7 @@ class EncodedEpisodes(NamedTuple):
 
     table: pa.Table
     length: I64
-    rows: I64
+    num_rows: I64
     nbytes: I64
 
     @classmethod
@@ -30,8 +30,8 @@ class EncodedEpisodes(NamedTuple):
 
     def slice(self, start: int, stop: int) -> EncodedEpisodes:
         """Some of the episodes."""
-        first, count = int(self.rows[:start].sum()), int(self.rows[start:stop].sum())
-        arrays = (array[start:stop] for array in (self.length, self.rows, self.nbytes))
+        first, count = int(self.num_rows[:start].sum()), int(self.num_rows[start:stop].sum())
+        arrays = (array[start:stop] for array in (self.length, self.num_rows, self.nbytes))
         return EncodedEpisodes(self.table.slice(first, count), *arrays)
 
 
@@ -43,7 +43,7 @@ class DataFile(ABC):
     """
 
     def __init__(self, location: Location, schema: pa.Schema) -> None:
-        self.rows = 0
+        self.num_rows = 0
         self._schema = schema
         self._file = AtomicFile(location)
         self._groups: list[RowGroup] = []
@@ -54,11 +54,11 @@ class DataFile(ABC):
         return self._file.size
 
     @property
-    def groups(self) -> int:
+    def num_row_groups(self) -> int:
         """Row groups written so far."""
         return len(self._groups)
 
-    def takes(self, schema: pa.Schema) -> bool:
+    def accepts(self, schema: pa.Schema) -> bool:
         """Whether rows of this schema can follow: columns that they lack are empty."""
         return set(schema.names) <= set(self._schema.names)
 
@@ -68,8 +68,8 @@ class DataFile(ABC):
         Raises:
             StorageError: with path and reason.
         """
-        self._put(group)
-        self.rows += int(group.rows.sum())
+        self._write_rows(group)
+        self.num_rows += int(group.num_rows.sum())
         self._groups.append(
             RowGroup(
                 rows=len(group.length),
@@ -87,14 +87,16 @@ class DataFile(ABC):
             StorageError: with path and reason; the file is not there then.
         """
         self._file.commit()
-        return FileEntry.of(self._file.location.name, self.size, self._file.checksum, self._groups)
+        return FileEntry.from_row_groups(
+            self._file.location.name, self.size, self._file.checksum, self._groups
+        )
 
     def abort(self) -> None:
         """Remove it."""
         self._file.abort()
 
     @abstractmethod
-    def _put(self, group: EncodedEpisodes) -> None:
+    def _write_rows(self, group: EncodedEpisodes) -> None:
         """Write the rows of a group."""
 
 
@@ -109,7 +111,7 @@ class RowEncoder(ABC):
     suffix: str
     compressions: tuple[str, ...]
 
-    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+    def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
         """The block's episodes as they are encoded, in order: one that is too long in fragments, each on its own.
 
         Here they are never cut.
@@ -136,5 +138,5 @@ class RowEncoder(ABC):
         """
 
     @abstractmethod
-    def overhead(self, schema: pa.Schema, groups: int) -> int:
+    def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:
         """Bytes (at most, about) of a file with so many row groups, without its rows."""

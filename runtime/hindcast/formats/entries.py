@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from pydantic.alias_generators import to_camel
 
 
-class Stored(BaseModel):
+class JsonModel(BaseModel):
     """Base of what is stored as JSON: camelCase there, snake_case here."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
@@ -19,7 +19,7 @@ class Stored(BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
 
-class RowGroup(Stored):
+class RowGroup(JsonModel):
     """One row group: the least that is read at once.
 
     Attributes:
@@ -39,7 +39,7 @@ class RowGroup(Stored):
     dropped: tuple[int, ...] = ()
 
 
-class EpisodePart(Stored):
+class EpisodePart(JsonModel):
     """A stored episode, or a part of one, in a file that Hindcast did not write.
 
     Attributes:
@@ -53,7 +53,7 @@ class EpisodePart(Stored):
     ended: bool = True
 
 
-class FileEntry(Stored):
+class FileEntry(JsonModel):
     """One Parquet file.
 
     Attributes:
@@ -73,7 +73,7 @@ class FileEntry(Stored):
     row_groups: tuple[RowGroup, ...]
 
     @classmethod
-    def of(cls, path: str, nbytes: int, checksum: str, groups: Sequence[RowGroup]) -> FileEntry:
+    def from_row_groups(cls, path: str, nbytes: int, checksum: str, groups: Sequence[RowGroup]) -> FileEntry:
         """The entry of a file with these row groups."""
         return cls(
             path=path,

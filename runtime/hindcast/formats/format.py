@@ -48,7 +48,7 @@ class ReadOptions:
     keys: Mapping[str, pa.Scalar] = field(default_factory=dict)
     mapper: str | None = None
     mapper_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    mapper_given: Mapping[str, Any] = field(default_factory=dict)
+    mapper_training: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Piece(NamedTuple):
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 
     location: Location
     nbytes: int
-    stretch: Any = None
+    extent: Any = None
 
 
 class FileGroup(NamedTuple):
@@ -138,7 +138,7 @@ class Format(ABC):
         return ()
 
 
-def needed(location: Location, package: str, extra: str) -> Any:
+def require_package(location: Location, package: str, extra: str) -> Any:
     """A package that reading a file takes.
 
     Raises:

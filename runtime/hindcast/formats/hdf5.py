@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.errors import DataError, UserError
-from hindcast.formats.format import needed
+from hindcast.formats.format import require_package
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
@@ -29,20 +29,24 @@ Dataset = Any  # h5py.Dataset
 
 
 @contextmanager
-def opened(location: Location) -> Iterator[Group]:
+def open_file(location: Location) -> Iterator[Group]:
     """The file's root group.
 
     Raises:
         DataError: h5py is not installed; not an HDF5 file, or a damaged one.
         StorageError: it cannot be read.
     """
-    h5py = needed(location, "h5py", "hdf5")
-    with _source(location) as source, faults(location), h5py.File(source, "r", locking=False) as file:
+    h5py = require_package(location, "h5py", "hdf5")
+    with (
+        _source(location) as source,
+        translate_errors(location),
+        h5py.File(source, "r", locking=False) as file,
+    ):
         yield file
 
 
 @contextmanager
-def faults(location: Location, node: Any = None, name: str = "") -> Iterator[None]:
+def translate_errors(location: Location, node: Any = None, name: str = "") -> Iterator[None]:
     """Turn what h5py raises into a sentence with the file and the path in it: of a node, or a name in it."""
     try:
         yield
@@ -55,20 +59,20 @@ def faults(location: Location, node: Any = None, name: str = "") -> Iterator[Non
         ) from error
 
 
-def names(location: Location, group: Group) -> list[str]:
+def child_names(location: Location, group: Group) -> list[str]:
     """What a group holds, sorted."""
-    with faults(location, group):
+    with translate_errors(location, group):
         return sorted(group)
 
 
-def child(location: Location, group: Group, name: str) -> Any:
+def open_child(location: Location, group: Group, name: str) -> Any:
     """A group or dataset in a group.
 
     Raises:
         DataError: it is missing, is in another file, or holds neither numbers nor text.
     """
-    h5py = needed(location, "h5py", "hdf5")
-    with faults(location, group, name):
+    h5py = require_package(location, "h5py", "hdf5")
+    with translate_errors(location, group, name):
         links, encoded = group.id.links, name.encode()
         if not links.exists(encoded):  # `name in group` would follow links
             raise DataError(f"{location} has no {_path(group, name)}: {_holds(group)}")
@@ -86,7 +90,9 @@ def child(location: Location, group: Group, name: str) -> Any:
         return h5py.Dataset(found, readonly=True)
 
 
-def datasets(location: Location, node: Any, skip: Collection[str] = (), depth: int = 0) -> dict[str, Dataset]:
+def collect_datasets(
+    location: Location, node: Any, skip: Collection[str] = (), depth: int = 0
+) -> dict[str, Dataset]:
     """All datasets below a group by their path in it (`a/b`), sorted; a dataset by itself is at "".
 
     Args:
@@ -101,17 +107,17 @@ def datasets(location: Location, node: Any, skip: Collection[str] = (), depth: i
     if depth > _MAX_DEPTH:
         raise DataError(f"{location} nests groups more than {_MAX_DEPTH} deep (at {node.name})")
     found: dict[str, Dataset] = {}
-    for name in names(location, node):
+    for name in child_names(location, node):
         if name in skip:
             continue
-        below = datasets(location, child(location, node, name), depth=depth + 1)
+        below = collect_datasets(location, open_child(location, node, name), depth=depth + 1)
         found |= {f"{name}/{path}" if path else name: dataset for path, dataset in below.items()}
         if len(found) > _MAX_LEAVES:
             raise DataError(f"{location} has more than {_MAX_LEAVES} datasets below {node.name}")
     return found
 
 
-def rows(location: Location, dataset: Dataset) -> int:
+def num_rows(location: Location, dataset: Dataset) -> int:
     """The length of a dataset's first dimension.
 
     Raises:
@@ -129,13 +135,13 @@ def is_text(dataset: Dataset) -> bool:
     return h5py.check_string_dtype(dataset.dtype) is not None
 
 
-def values(location: Location, dataset: Dataset, start: int, stop: int) -> NDArray[Any]:
+def read_values(location: Location, dataset: Dataset, start: int, stop: int) -> NDArray[Any]:
     """`[stop - start, *shape]`: numbers in native byte order, text as an object array of `str`.
 
     Raises:
         DataError: damage; text that is not UTF-8.
     """
-    with faults(location, dataset):
+    with translate_errors(location, dataset):
         if is_text(dataset):
             return np.asarray(dataset.asstr()[start:stop], dtype=object)
         array = np.asarray(dataset[start:stop])

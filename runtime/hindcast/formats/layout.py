@@ -18,11 +18,11 @@ from hindcast.episodes.batched import text_as_objects
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
 from hindcast.formats.entries import EpisodePart
-from hindcast.formats.parquet.opening import damaged
+from hindcast.formats.parquet.opening import damage_message
 from hindcast.formats.spec import DataSpec
 
 Fault = Literal["unreadable", "goes-on"]
-LEAVE_OUT: Final = "fix it, or leave out the column with `columns`"
+LEAVE_OUT_ADVICE: Final = "fix it, or leave out the column with `columns`"
 
 
 class CellError(Exception):
@@ -36,13 +36,13 @@ class CellError(Exception):
         super().__init__(message)
         self.row = row
 
-    def at(self, row: int) -> CellError:
+    def with_row(self, row: int) -> CellError:
         """The same error at another row number."""
         return CellError(row, str(self))
 
-    def in_file(self, path: str, row: int) -> RowError:
+    def to_row_error(self, path: str, row: int) -> RowError:
         """The error for the user, once the file and its row are known."""
-        return RowError(damaged(path, f"row {row}: {self}"), row)
+        return RowError(damage_message(path, f"row {row}: {self}"), row)
 
 
 def first_true(flags: NDArray[np.bool_]) -> int | None:
@@ -64,7 +64,7 @@ def refuse_null(column: pa.ChunkedArray, name: str, expected: str = "") -> None:
         raise CellError(row, f"{name!r} is null{expected}")
 
 
-def numbers_or_text(array: NDArray[Any], name: str) -> NDArray[Any]:
+def require_numbers_or_text(array: NDArray[Any], name: str) -> NDArray[Any]:
     """The array; text of a fixed width as an object array of `str`.
 
     Raises:
@@ -100,10 +100,10 @@ class Contents(NamedTuple):
     spec: DataSpec
     lengths: list[I64]
     continued: list[Bool]
-    runs: tuple[EpisodePart, ...] = ()
+    episode_parts: tuple[EpisodePart, ...] = ()
 
 
-def bytes_of(array: pa.Array) -> tuple[I64, NDArray[np.uint8]]:
+def binary_buffers(array: pa.Array) -> tuple[I64, NDArray[np.uint8]]:
     """`[n + 1]` offsets of large binary or large text, and the bytes that they point into: views of Arrow's memory."""
     _, offsets, values = array.buffers()
     return (
@@ -115,7 +115,7 @@ def bytes_of(array: pa.Array) -> tuple[I64, NDArray[np.uint8]]:
 class Layout(Protocol):
     """One way to store episodes in Parquet files that are opened directly: one row per episode or fragment."""
 
-    def contents(self, file: pq.ParquetFile) -> Contents:
+    def read_contents(self, file: pq.ParquetFile) -> Contents:
         """Look into a file.
 
         Raises:

@@ -18,8 +18,8 @@ from hindcast.formats.messagepack.layout import (
     MessagePackEpisodes,
     is_messagepack,
 )
-from hindcast.formats.parquet.description import described
-from hindcast.formats.parquet.opening import NotReadable
+from hindcast.formats.parquet.description import read_description
+from hindcast.formats.parquet.opening import UnknownLayoutError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.text.sample_batch import SAMPLE_BATCH_LAYOUT, SampleBatchEncoder
 from hindcast.formats.text.step_lines import CSV_LAYOUT, JSON_LAYOUT, CsvEncoder, JsonEncoder
@@ -48,10 +48,10 @@ WRITTEN_FORMATS: Final = {
     "SampleBatch": SAMPLE_BATCH_LAYOUT,
 }
 """Name -> layout: the formats of a recording's output, and Episodes by the name of their other encoding."""
-DEFAULT: Final = ARROW_EPISODES
+DEFAULT_LAYOUT: Final = ARROW_EPISODES
 
 
-def encoder_of(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> RowEncoder:
+def make_encoder(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> RowEncoder:
     """What writes data of a spec in a layout.
 
     Args:
@@ -66,17 +66,19 @@ def encoder_of(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> RowEn
     return _ENCODERS[layout](spec)
 
 
-def layout_of_schema(schema: pa.Schema) -> str:
+def detect_layout(schema: pa.Schema) -> str:
     """The name of the layout of a file with this schema.
 
     Raises:
         NotReadable: no file of episodes.
         DataError: metadata of ours that cannot be read.
     """
-    description = described(schema)
+    description = read_description(schema)
     if description is not None:
         if description.layout in EXPORTED_LAYOUTS:
-            raise NotReadable(f"it holds {description.layout}, which are prepared before they are read")
+            raise UnknownLayoutError(
+                f"it holds {description.layout}, which are prepared before they are read"
+            )
         if description.layout not in LAYOUTS:
             raise DataError(
                 f"it is written in the layout {description.layout!r}, which this Hindcast does not know: "
@@ -85,7 +87,7 @@ def layout_of_schema(schema: pa.Schema) -> str:
         return description.layout
     if is_messagepack(schema):
         return MESSAGEPACK_EPISODES
-    raise NotReadable(
+    raise UnknownLayoutError(
         f"it is not a file of episodes that Hindcast can read: it has the columns {schema.names}, "
         "without their dtypes and shapes in its metadata"
     )

@@ -32,7 +32,7 @@ _ALL: Final[tuple[Format, ...]] = (
 FORMATS: Final[dict[str, Format]] = {known.name: known for known in (*_ALL, RayData())}
 
 
-def format_of(location: Location) -> Format | None:
+def detect_format(location: Location) -> Format | None:
     """The first format that recognises a file; None if none does.
 
     Raises:
@@ -41,7 +41,7 @@ def format_of(location: Location) -> Format | None:
     return next((known for known in _ALL if known.recognises(location)), None)
 
 
-def places(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
+def find_locations(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
     """What is read of a folder's recursive listing, in the listing's order.
 
     Hidden files are left out. Files that only together are data (Minari's, a folder of images) are one
@@ -60,6 +60,6 @@ def places(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
     files = [
         entry.location
         for entry in entries
-        if entry.is_file and entry.relative not in grouped and not is_hidden(entry.relative)
+        if entry.is_file and entry.relative_path not in grouped and not is_hidden(entry.relative_path)
     ]
     return sorted([*files, *(group.location for group in groups)], key=lambda place: place.path)

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import NUMBERS, Columns
+from hindcast.episodes.columns import SCALAR_COLUMNS, Columns
 
 Timesteps = NDArray[Any]
 """int64, which counts them from 0, or datetime64, which only orders them."""
-ACTORS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
+ACTOR_COLUMNS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 """Columns that say who acted; they become part of an episode's details."""
 _PER_ROW: Final = ("terminated", "truncated", "next_missing", "row", "eps_id", "t")
 
@@ -57,9 +57,9 @@ class Rows:
         columns = {name: column[index] for name, column in self.columns.items()}
         return replace(self, columns=columns, **kept)
 
-    def with_numbers(self) -> Rows:
+    def squeeze_scalars(self) -> Rows:
         """`[R]` rewards and log-probabilities where they are stored as lists of one number, `[R, 1]`."""
-        lists = {name: self.columns[name] for name in NUMBERS if name in self.columns}
+        lists = {name: self.columns[name] for name in SCALAR_COLUMNS if name in self.columns}
         numbers = {name: column[:, 0] for name, column in lists.items() if column.shape[1:] == (1,)}
         return replace(self, columns=self.columns | numbers) if numbers else self
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, leaves_of, per_observation, root
+from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, root
 from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.errors import DataError
 
@@ -51,7 +51,7 @@ class Leaf:
             return self.dtype is None
         return (column.dtype.newbyteorder("<"), column.shape[1:]) == (self.dtype, self.shape)
 
-    def is_like(self, other: Leaf) -> bool:
+    def is_same_up_to_dtype(self, other: Leaf) -> bool:
         """Whether it is the other but for the dtype of its numbers."""
         are_numbers = all(leaf.dtype is not None and leaf.dtype.kind in "iuf" for leaf in (self, other))
         return self == other or (are_numbers and self.shape == other.shape)
@@ -100,7 +100,7 @@ class DataSpec:
     normalized_actions: bool = True
 
     @property
-    def required(self) -> set[str]:
+    def required_leaves(self) -> set[str]:
         """The leaves that every file of the dataset has; JSON columns are written only if they are not empty."""
         return {name for name, leaf in self.leaves.items() if leaf.kind != "json"}
 
@@ -135,7 +135,7 @@ class DataSpec:
         )
 
     @classmethod
-    def of_block(
+    def from_block(
         cls,
         block: Block,
         observation_space: gym.Space | None = None,
@@ -143,11 +143,11 @@ class DataSpec:
         environment: str | None = None,
     ) -> DataSpec:
         """The spec that describes a block."""
-        leaves = {name: leaf_of(name, column) for name, column in block.columns.items()}
+        leaves = {name: infer_leaf(name, column) for name, column in block.columns.items()}
         return cls(leaves, observation_space, action_space, environment)
 
     @classmethod
-    def common(cls, specs: Iterable[tuple[object, DataSpec]]) -> DataSpec:
+    def merge_all(cls, specs: Iterable[tuple[object, DataSpec]]) -> DataSpec:
         """What several files or datasets hold together; empty without any.
 
         Args:
@@ -167,7 +167,7 @@ class DataSpec:
             known = spec
         return common
 
-    def difference(self, other: DataSpec, *, widens: bool = False) -> str | None:
+    def difference(self, other: DataSpec, *, can_widen: bool = False) -> str | None:
         """Why the two cannot be one dataset, as half a sentence; None if they can.
 
         Args:
@@ -175,11 +175,11 @@ class DataSpec:
         """
         if self is other:
             return None
-        if self.required != other.required:
-            return f"the columns {sorted(self.required)} differ from {sorted(other.required)}"
-        for name in sorted(self.required):
+        if self.required_leaves != other.required_leaves:
+            return f"the columns {sorted(self.required_leaves)} differ from {sorted(other.required_leaves)}"
+        for name in sorted(self.required_leaves):
             one, another = self.leaves[name], other.leaves[name]
-            if not (one.is_like(another) if widens else one == another):
+            if not (one.is_same_up_to_dtype(another) if can_widen else one == another):
                 return f"{name!r} is {one} in one and {another} in the other"
         if self.normalized_actions != other.normalized_actions and self.has_float_actions:
             return "the actions are normalised in one and in the environment's units in the other (actionsNormalized)"
@@ -192,7 +192,7 @@ class DataSpec:
     def array_bytes(self, steps: int, episodes: int) -> int:
         """Bytes that the arrays of so many steps and episodes take; text and JSON, whose size varies, count none."""
         rows = {True: steps + episodes, False: steps}
-        return sum(leaf.itemsize * rows[per_observation(name)] for name, leaf in self.leaves.items())
+        return sum(leaf.itemsize * rows[is_per_observation(name)] for name, leaf in self.leaves.items())
 
     def check_names(self, block: Block) -> None:
         """Make sure that a block has no columns but these.
@@ -204,7 +204,7 @@ class DataSpec:
         if unknown:
             raise DataError(f"the columns {unknown} are not in the dataset, which has {sorted(self.leaves)}")
 
-    def column_of(self, block: Block, name: str) -> NDArray[Any]:
+    def require_column(self, block: Block, name: str) -> NDArray[Any]:
         """A leaf's rows in a block.
 
         Raises:
@@ -213,11 +213,11 @@ class DataSpec:
         leaf, column = self.leaves[name], block.columns.get(name)
         if column is None:
             raise DataError(f"the column {name!r} is missing: found {sorted(block.columns)}")
-        rows = block.num_steps + per_observation(name) * block.num_episodes
+        rows = block.num_steps + is_per_observation(name) * block.num_episodes
         if len(column) != rows:
             raise ValueError(f"{name!r} has {len(column)} rows for {rows} timesteps or observations")
         if not leaf.fits(column):
-            raise DataError(f"the column {name!r} is {kind_of(column)}, but {leaf} in the dataset")
+            raise DataError(f"the column {name!r} is {describe_array(column)}, but {leaf} in the dataset")
         return column
 
     @property
@@ -237,14 +237,14 @@ class DataSpec:
         )
 
 
-def leaf_of(name: str, column: NDArray[Any]) -> Leaf:
+def infer_leaf(name: str, column: NDArray[Any]) -> Leaf:
     """What a block's column holds; object columns are JSON under `infos` and text elsewhere."""
     if column.dtype != object:
         return Leaf(column.dtype, column.shape[1:])
     return Leaf(None, (), "json" if root(name) == Columns.INFOS else "text")
 
 
-def kind_of(array: NDArray[Any]) -> str:
+def describe_array(array: NDArray[Any]) -> str:
     """What an array holds per timestep, for sentences: `float32 [17]`, or `text`."""
     return "text" if array.dtype == object else f"{array.dtype.name} {list(array.shape[1:])}"
 

@@ -24,7 +24,7 @@ from hindcast.api.model import Distribution, ModelSpec
 from hindcast.api.option_types import Related
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
-from hindcast.learn.target_networks import frozen_copy, polyak
+from hindcast.learn.target_networks import frozen_copy, polyak_update
 from hindcast.models.distributions import Actions
 from hindcast.models.networks import ActionValues, Critics, StateValue, evaluation_mode
 from hindcast.models.rl_module import RLModule, build_module
@@ -223,12 +223,12 @@ class Algorithm(ABC):
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
-    compiled: ClassVar[tuple[str, ...]] = ()
-    captured: ClassVar[bool] = False
+    compiled_methods: ClassVar[tuple[str, ...]] = ()
+    is_capturable: ClassVar[bool] = False
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
-    recurrent: ClassVar[bool] = False
-    live: ClassVar[bool] = False
-    own_policy: ClassVar[bool] = False
+    can_train_recurrent: ClassVar[bool] = False
+    can_train_online: ClassVar[bool] = False
+    has_own_policy: ClassVar[bool] = False
     distributions: ClassVar[tuple[Distribution, ...] | None] = None
     target_networks: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
@@ -283,10 +283,10 @@ class Algorithm(ABC):
         To be overridden where exploring changes with them; what changes must be buffers of the networks.
         """
 
-    def move_targets(self, nets: nn.ModuleDict, tau: float) -> None:
+    def update_target_networks(self, nets: nn.ModuleDict, tau: float) -> None:
         """Move each of `target_networks` towards what it is a copy of, see `polyak`; to be called in `after_update`."""
         for target, source in self.target_networks.items():
-            polyak(nets[target], nets.get_submodule(source), tau)
+            polyak_update(nets[target], nets.get_submodule(source), tau)
 
     def update_kind(self, updates: int) -> Hashable:  # noqa: ARG002
         """Which operations the update after so many does: to be overridden where `Step.updates` decides."""
@@ -305,7 +305,7 @@ def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
     needs = algorithm.needs()
     if needs.seq_len is not None or not policy.is_stateful():
         return needs
-    if not algorithm.recurrent:
+    if not algorithm.can_train_recurrent:
         raise SpecError(
             f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy; leave "
             "model.recurrent at none"

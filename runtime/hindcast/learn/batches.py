@@ -25,13 +25,13 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, 0.0).sum() / mask.sum()
 
 
-def mean_learnt(values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+def batch_mean(values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """The mean of `values`, `[B]` or `[B, T]`, over the steps of the batch that are learnt from."""
     mask = batch.get(Columns.LOSS_MASK)
     return values.mean() if mask is None else masked_mean(values, mask)
 
 
-def with_padding_filled(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def fill_padding(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The batch with the first step of each sequence in its padding; a batch of timesteps as it is.
 
     Padding is zero, which an action or observation of `Discrete(3, start=1)` cannot be. The first place of a sequence
@@ -56,11 +56,11 @@ def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
     return {leaf: batch[leaf] for leaf in leaves_of(Columns.ACTIONS, batch)}
 
 
-def bootstrapped(batch: Mapping[str, Tensor], following: Tensor) -> Tensor:
+def td_target(batch: Mapping[str, Tensor], next_values: Tensor) -> Tensor:
     """`[..., B]` what values are regressed on: r + gamma·V(s'), and r alone where the environment ended the episode.
 
     Args:
         batch: holds `rewards` and `discounts` (`Needs`).
         following: `[..., B]` values of the next states.
     """
-    return batch[Columns.REWARDS].float() + batch[Columns.DISCOUNTS] * following
+    return batch[Columns.REWARDS].float() + batch[Columns.DISCOUNTS] * next_values

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from hindcast.errors import DataError
 from hindcast.learn.checkpoint_record import (
-    BEST,
+    BEST_FILE,
     FOLDER_NAME,
     FORMAT_VERSION,
-    RECORD,
+    RECORD_FILE,
     Best,
     CheckpointRecord,
     FileRecord,
@@ -100,7 +100,7 @@ class Checkpoint:
         data = file.read_bytes()
         if _sha256(data) != expected.sha256:
             raise DataError(
-                f"{file} is damaged: its checksum is not the one written in {RECORD} "
+                f"{file} is damaged: its checksum is not the one written in {RECORD_FILE} "
                 f"({len(data)} bytes, {expected.bytes} expected); use another checkpoint"
             )
         return data
@@ -153,7 +153,7 @@ class CheckpointStore:
             folder.delete()
             for name, data in files.items():
                 folder.child(name).write_bytes(data)
-        folder.child(RECORD).write_bytes(dump(record))
+        folder.child(RECORD_FILE).write_bytes(dump(record))
         self._prune({record.updates, *protect})
         return Checkpoint(folder, record)
 
@@ -176,19 +176,19 @@ class CheckpointStore:
         best = self._best()
         return self._at(best.updates) if best else None
 
-    def best_score(self, by: str = EPISODE_RETURN_MEAN, measured: str | None = None) -> float | None:
+    def best_score(self, metric: str = EPISODE_RETURN_MEAN, method: str | None = None) -> float | None:
         """Its score; None where it is another figure's than `by`, or was measured in another way."""
         best = self._best()
-        if best is None or best.by != by:
+        if best is None or best.by != metric:
             return None
-        return best.score if None in (measured, best.measured) or best.measured == measured else None
+        return best.score if None in (method, best.measured) or best.measured == method else None
 
     def mark_best(
         self,
         checkpoint: Checkpoint,
         score: float,
-        by: str = EPISODE_RETURN_MEAN,
-        measured: str | None = None,
+        metric: str = EPISODE_RETURN_MEAN,
+        method: str | None = None,
         *,
         at_end: bool = False,
     ) -> bool:
@@ -201,7 +201,7 @@ class CheckpointStore:
             measured: a word for how it was measured; scores measured in another way are not compared either.
             at_end: it would not have been evaluated if the run had not ended here, see `go_on`.
         """
-        best = self.best_score(by, measured)
+        best = self.best_score(metric, method)
         if not math.isfinite(score) or (best is not None and score <= best):
             return False
         before = self._before_end() if at_end else None
@@ -209,21 +209,21 @@ class CheckpointStore:
             Best(
                 updates=checkpoint.updates,
                 score=score,
-                by=by,
-                measured=measured,
+                by=metric,
+                measured=method,
                 at_end=at_end,
                 before=before,
             )
         )
         return True
 
-    def go_on(self) -> None:
+    def revert_end_mark(self) -> None:
         """Forget what was marked at the end of the run, which now goes on: the best is what it was before."""
         best = self._best()
         if best is None or not best.at_end:
             return
         if best.before is None:
-            self.location.child(BEST).delete()
+            self.location.child(BEST_FILE).delete()
         else:
             self._mark(best.before)
 
@@ -232,10 +232,10 @@ class CheckpointStore:
         return best.before if best is not None and best.at_end else best
 
     def _mark(self, best: Best) -> None:
-        self.location.child(BEST).write_bytes(dump(best))
+        self.location.child(BEST_FILE).write_bytes(dump(best))
 
     def _best(self) -> Best | None:
-        file = self.location.child(BEST)
+        file = self.location.child(BEST_FILE)
         return parse(file, Best) if file.exists() else None
 
     def _at(self, updates: int) -> Checkpoint | None:
@@ -245,18 +245,20 @@ class CheckpointStore:
         return self.location.child(folder_name(updates))
 
     def _numbers(self) -> list[int]:
-        names = (FOLDER_NAME.match(entry.relative) for entry in self.location.list() if not entry.is_file)
+        names = (
+            FOLDER_NAME.match(entry.relative_path) for entry in self.location.list() if not entry.is_file
+        )
         return sorted(int(name[1]) for name in names if name)
 
     def _prune(self, protected: Collection[int]) -> None:
         best, numbers = self._best(), self._numbers()
-        complete = [updates for updates in numbers if self._folder(updates).child(RECORD).exists()]
+        complete = [updates for updates in numbers if self._folder(updates).child(RECORD_FILE).exists()]
         marked = {mark.updates for mark in (best, best and best.before) if mark is not None}
         kept = {*complete[-self._keep :], *protected, *marked}
         for updates in numbers:
             if updates not in kept:
                 folder = self._folder(updates)
-                folder.child(RECORD).delete()
+                folder.child(RECORD_FILE).delete()
                 folder.delete()
 
 
@@ -282,9 +284,9 @@ def find_checkpoint(path: str | Path | Location) -> Checkpoint:
             f"{location} is a checkpoint of RLlib, whose parts are pickles; these are never opened. "
             "Record with its policy in RLlib and train on the recording"
         )
-    names = ", ".join(entry.relative for entry in location.list()[:5]) or "nothing"
+    names = ", ".join(entry.relative_path for entry in location.list()[:5]) or "nothing"
     raise DataError(
-        f"there is no complete checkpoint at {location}: {RECORD} is missing (the folder holds {names})"
+        f"there is no complete checkpoint at {location}: {RECORD_FILE} is missing (the folder holds {names})"
     )
 
 
@@ -296,7 +298,7 @@ def _contents(policy: Policy, learner: LearnerState) -> dict[str, bytes]:
 
 
 def _open(folder: Location) -> Checkpoint | None:
-    file = folder.child(RECORD)
+    file = folder.child(RECORD_FILE)
     return Checkpoint(folder, parse(file, CheckpointRecord)) if file.exists() else None
 
 

@@ -14,7 +14,7 @@ from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.storage.location import Location
 
 FORMAT_VERSION = 1
-RECORD, BEST = "checkpoint.json", "best.json"
+RECORD_FILE, BEST_FILE = "checkpoint.json", "best.json"
 FOLDER_NAME = re.compile(r"^checkpoint-(\d{9,})$")
 
 

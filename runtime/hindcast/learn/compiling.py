@@ -32,7 +32,7 @@ def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
             cannot take them whole.
     """
     name = type(algorithm).__name__
-    if not algorithm.compiled:
+    if not algorithm.compiled_methods:
         raise SpecError(
             f"{_FIELD}: torch.compile does not support the losses of {name} as one graph; {_INSTEAD}."
         )
@@ -40,7 +40,7 @@ def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
         _check_compiler()
     # The compiler looks at it while it reads a method that takes what another one computed.
     warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf", UserWarning)
-    for method in algorithm.compiled:
+    for method in algorithm.compiled_methods:
         setattr(algorithm, method, _compiled(getattr(algorithm, method), name, backend))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hindcast.pipeline.executors import Executor
-from hindcast.pipeline.share import WHOLE, Share
+from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 
 
 class PeerLost(Exception):
@@ -22,14 +22,14 @@ class Group:
         share: the part of each batch that is this learner's.
     """
 
-    share: Share = WHOLE
+    shard: Shard = WHOLE_BATCH
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this learner decides, evaluates and writes; the others follow."""
-        return self.share.rank == 0
+        return self.shard.rank == 0
 
-    def shared(self, executor: Executor) -> Executor:
+    def share_executor(self, executor: Executor) -> Executor:
         """The executor, so that all learners together read only once."""
         return executor
 
@@ -41,10 +41,10 @@ class Group:
             weight: of this learner's; a scalar, where it is on the device.
         """
 
-    def whole(self, part: Tensor, count: int) -> Tensor:
+    def gather(self, part: Tensor, count: int) -> Tensor:
         """`[count, ...]` what all learners have a part of, `[own, ...]` of floats, in order of rank."""
         found = part.new_zeros(count, *part.shape[1:])
-        found[self.share.of(count)] = part
+        found[self.shard.slice_of(count)] = part
         self.weighted_sum([found])
         return found
 

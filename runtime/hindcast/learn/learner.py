@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.learn.algorithm import Algorithm, Losses, Step
+from hindcast.learn.algorithm_monitor import AlgorithmMonitor
 from hindcast.learn.batches import num_timesteps
 from hindcast.learn.group import Group, PeerLost
-from hindcast.learn.metrics import TOTAL_LOSS, Metrics, MetricSums, stacked
-from hindcast.learn.optimisers import Optimiser, backward, refuse_overlap
-from hindcast.learn.streams import in_parallel
+from hindcast.learn.metrics import TOTAL_LOSS, Metrics, MetricSums, stack_metrics
+from hindcast.learn.optimisers import Optimiser, backward, check_disjoint
+from hindcast.learn.streams import run_parallel
 from hindcast.learn.target_networks import is_frozen
 from hindcast.learn.update_graphs import UpdateGraphs, is_capturable
-from hindcast.learn.watch import GradientWatch
 from hindcast.memory import keep_freed_memory
-from hindcast.pipeline.rng import seed_of
-from hindcast.pipeline.window import below
-from hindcast.user_code import Misuse, calling, definition, is_users, raise_as_users
+from hindcast.pipeline.rng import derive_seed
+from hindcast.pipeline.window import select_prefix
+from hindcast.user_code import Misuse, calling, definition_location, is_user_code, raise_user_code_error
 
 _Buffers = dict[str, tuple[Tensor, int]]
 """By name, with their versions: a changed one has another version, a replaced one is another tensor."""
@@ -84,11 +84,11 @@ class Learner:
         self._train_mode()
         self.updates = 0
         self.timesteps = 0
-        self.generator = torch.Generator(self.device).manual_seed(seed_of(seed, "losses"))
+        self.generator = torch.Generator(self.device).manual_seed(derive_seed(seed, "losses"))
         self._name = f"algorithm {type(algorithm).__name__}"
         with calling(self._name, algorithm.optimisers):
             self._optimisers = _optimisers(algorithm, self.nets)
-        self._watch = GradientWatch(algorithm, self.nets, self._optimisers)
+        self._watch = AlgorithmMonitor(algorithm, self.nets, self._optimisers)
         self._graphs: UpdateGraphs[_Moved] | None = None
         if is_capturable(algorithm, self.nets, self._optimisers.values(), self.device):
             self._graphs = UpdateGraphs(self._moved, self.generator)
@@ -122,13 +122,13 @@ class Learner:
         except PeerLost:
             raise
         except Exception as error:
-            raise_as_users(error, self._name, self.algorithm.losses)
+            raise_user_code_error(error, self._name, self.algorithm.losses)
         self.updates += 1
         self.timesteps += timesteps
-        self._watch.updated()
+        self._watch.after_update()
         if priorities is None:
             return None
-        return self.group.whole(priorities, len(priorities) * timesteps // own)
+        return self.group.gather(priorities, len(priorities) * timesteps // own)
 
     def metrics(self, *, keep: bool = False) -> dict[str, float]:
         """Means since the last call; starts again.
@@ -144,8 +144,8 @@ class Learner:
             UserCodeError: the algorithm trains a network that its losses do not use, or changes itself.
         """
         with calling(self._name, type(self.algorithm)):
-            self._watch.refuse(self.updates)
-        self.merge()
+            self._watch.check(self.updates)
+        self.synchronise()
         means = self._metrics.means()
         if not keep:
             self._metrics = self._new_sums()
@@ -153,13 +153,13 @@ class Learner:
             means[self._label("learning_rate", name)] = optimiser.lr
         return means
 
-    def merge(self) -> None:
+    def synchronise(self) -> None:
         """Collect from all learners what a checkpoint holds: metrics, and the states of their generators.
 
         To be called by all of them after their last update. Then the metrics are collected, or saved: merged again they
         would count once for each learner.
         """
-        if self.group.share.size == 1:
+        if self.group.shard.size == 1:
             return
         self.group.weighted_sum(self._metrics.tensors())
         self._others_random = self._random_of_others()
@@ -204,14 +204,16 @@ class Learner:
         self.updates = int(state.meta["updates"])
         self.timesteps = int(state.meta["timesteps"])
         self._clock.fill_(self.timesteps)
-        own = float(self.group.leads)  # what was saved is of all learners, and is to count once
-        self._metrics.load(below(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
+        own = float(self.group.is_leader)  # what was saved is of all learners, and is to count once
+        self._metrics.load(select_prefix(f"{_METRICS}/", state.tensors), state.meta["metrics"], own)
         self._part_from_the_first()
-        rank = self.group.share.rank
-        for name, value in below(f"{_RANDOM}/{rank}/" if rank else f"{_RANDOM}/", state.tensors).items():
+        rank = self.group.shard.rank
+        for name, value in select_prefix(
+            f"{_RANDOM}/{rank}/" if rank else f"{_RANDOM}/", state.tensors
+        ).items():
             self._set_random(name, value)
 
-    def renew_targets(self, network: str) -> None:
+    def reset_target_networks(self, network: str) -> None:
         """Let the target networks of a network that was given other weights start as its copies again."""
         for target, source in self.algorithm.target_networks.items():
             if source.partition(".")[0] == network:
@@ -221,8 +223,8 @@ class Learner:
         """An update, by a graph where there is one for it."""
         self._train_mode()
         for optimiser in self._optimisers.values():
-            optimiser.set_rates(self.timesteps)
-        if self._graphs is None or self.group.share.size > 1:
+            optimiser.set_learning_rates(self.timesteps)
+        if self._graphs is None or self.group.shard.size > 1:
             return self._moved(batch, weight, timesteps)
         kind = self.algorithm.update_kind(self.updates)
         metrics, priorities = self._graphs.run(kind, batch, weight, timesteps)
@@ -235,8 +237,8 @@ class Learner:
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
         priorities: Tensor | None = None
-        self._watch.losses_begin(batch)
-        for stage in stages(self.algorithm.losses(self.nets, batch, step)):
+        self._watch.before_losses(batch)
+        for stage in loss_stages(self.algorithm.losses(self.nets, batch, step)):
             if not isinstance(stage, Losses):
                 raise Misuse(
                     f"gave {type(stage).__name__} where its losses belong: return Losses({{name: loss}})"
@@ -246,13 +248,13 @@ class Learner:
             losses += [loss.detach() for loss in stage.losses.values()]
             if stage.priorities is not None:
                 priorities = _checked_priorities(stage.priorities, batch).detach()
-        self._watch.losses_end(batch)
+        self._watch.after_losses(batch)
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
         self._average_changed(before, weight)
         self._clock += timesteps
-        return stacked(metrics), priorities
+        return stack_metrics(metrics), priorities
 
     def _train_mode(self) -> None:
         """Networks that are trained back from evaluation mode, in which the policy acts."""
@@ -264,14 +266,14 @@ class Learner:
         """All gradients, then all steps: a step would spoil the graph of a later loss."""
         losses = stage.losses
         self._backward(stage)
-        self._watch.gradients(losses)
-        if self.group.share.size > 1:
+        self._watch.after_backward(losses)
+        if self.group.shard.size > 1:
             gradients = [self._optimisers[name].gradients for name in losses]
             self.group.weighted_sum([each for own in gradients for each in own], weight)
         moving = [self._optimisers[name] for name in losses]
         norms = _stepped(moving)
         for optimiser in moving:
-            optimiser.drop_gradients()
+            optimiser.zero_grad()
         found = {self._label("gradient_norm", name): norm for name, norm in zip(losses, norms, strict=True)}
         if len(self._optimisers) > 1:
             found |= {f"{TOTAL_LOSS}/{name}": loss for name, loss in losses.items()}
@@ -279,7 +281,7 @@ class Learner:
 
     def _weight_of(self, batch: Mapping[str, Tensor], share: float) -> float | Tensor:
         """The learner's part of what losses are means over: of sequences, of the steps that are learnt from."""
-        if self.group.share.size == 1 or Columns.LOSS_MASK not in batch:
+        if self.group.shard.size == 1 or Columns.LOSS_MASK not in batch:
             return share
         own = batch[Columns.LOSS_MASK].sum().double()
         total = own.clone()
@@ -309,18 +311,18 @@ class Learner:
         """Once for each combination of losses: which parameters they reach is not looked up in every update."""
         if tuple(losses) in self._seen_disjoint:
             return
-        refuse_overlap(losses, self._optimisers)
+        check_disjoint(losses, self._optimisers)
         self._seen_disjoint.add(tuple(losses))
 
     def _part_from_the_first(self) -> None:
         """Let the losses' noise and dropout of the other learners be their own: it is over other timesteps."""
-        rank = self.group.share.rank
+        rank = self.group.shard.rank
         if rank:
-            self.generator.manual_seed(seed_of(self._seed, "losses", rank, self.updates))
-            torch.manual_seed(seed_of(self._seed, "learner", rank, self.updates))
+            self.generator.manual_seed(derive_seed(self._seed, "losses", rank, self.updates))
+            torch.manual_seed(derive_seed(self._seed, "learner", rank, self.updates))
 
     def _buffers(self) -> _Buffers:
-        if self.group.share.size == 1:
+        if self.group.shard.size == 1:
             return {}
         named = self.nets.named_buffers()
         return {name: (buffer, buffer._version) for name, buffer in named if buffer.is_floating_point()}
@@ -337,14 +339,14 @@ class Learner:
 
     def _new_sums(self) -> MetricSums:
         losses = self.algorithm.losses
-        whose = f" in {self._name} at {definition(losses)}" if is_users(losses) else ""
+        whose = f" in {self._name} at {definition_location(losses)}" if is_user_code(losses) else ""
         return MetricSums(self.device, self.updates, whose)
 
     def _label(self, metric: str, optimiser: str) -> str:
         return metric if len(self._optimisers) == 1 else f"{metric}/{optimiser}"
 
     def _load_nets(self, tensors: Mapping[str, Tensor]) -> None:
-        saved, own = below(f"{_NETS}/", tensors), self.nets.state_dict()
+        saved, own = select_prefix(f"{_NETS}/", tensors), self.nets.state_dict()
         for name, tensor in own.items():
             if name not in saved:
                 raise DataError(f"the checkpoint has no weights {name!r}, which this model has")
@@ -365,7 +367,7 @@ class Learner:
                 f"{sorted(self._optimisers)}"
             )
         for name, optimiser in self._optimisers.items():
-            optimiser.load(below(f"{_OPTIMISERS}/{name}/", state.tensors), groups[name])
+            optimiser.load(select_prefix(f"{_OPTIMISERS}/{name}/", state.tensors), groups[name])
 
     def _random(self) -> dict[str, Tensor]:
         """Generator states by name; those of another kind of device are not taken over."""
@@ -376,10 +378,12 @@ class Learner:
 
     def _random_of_others(self) -> dict[str, Tensor]:
         """`<rank>/<generator>`: their states, bytes, as floats on the device, which carry each exactly."""
-        size = self.group.share.size
+        size = self.group.shard.size
         found: dict[str, Tensor] = {}
         for name, state in self._random().items():
-            states = self.group.whole(state.to(self.device, torch.float32)[None], size).to("cpu", torch.uint8)
+            states = self.group.gather(state.to(self.device, torch.float32)[None], size).to(
+                "cpu", torch.uint8
+            )
             found |= {f"{rank}/{name}": states[rank] for rank in range(1, size)}
         return found
 
@@ -392,21 +396,21 @@ class Learner:
             torch.cuda.set_rng_state(value, self.device)
 
 
-def stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
+def loss_stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
     """What an algorithm's `losses` gave, one stage after the other."""
     return iter((losses,)) if isinstance(losses, Losses) or not isinstance(losses, Iterator) else losses
 
 
 def _stepped(optimisers: Sequence[Optimiser]) -> list[Tensor]:
     """The norms of the gradients before they were clipped; computed during the steps where these only read them."""
-    norms, steps = (each.norm for each in optimisers), (each.step for each in optimisers)
-    if all(each.only_reads for each in optimisers):
-        found: list[Any] = in_parallel(*norms, *steps)
+    norms, steps = (each.gradient_norm for each in optimisers), (each.step for each in optimisers)
+    if all(each.is_gradient_preserving for each in optimisers):
+        found: list[Any] = run_parallel(*norms, *steps)
         return found[: len(optimisers)]
-    found = in_parallel(*norms)
+    found = run_parallel(*norms)
     for optimiser, norm in zip(optimisers, found, strict=True):
         optimiser.clip(norm)
-    in_parallel(*steps)
+    run_parallel(*steps)
     return found
 
 

@@ -114,7 +114,7 @@ class MetricSums:
         self._counts = {tuple(group["names"]): int(group["updates"]) for group in meta["groups"]}
 
 
-def stacked(metrics: Mapping[str, Tensor]) -> Metrics:
+def stack_metrics(metrics: Mapping[str, Tensor]) -> Metrics:
     """One tensor of an update's metrics.
 
     Args:

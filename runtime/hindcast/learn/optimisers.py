@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hindcast.api.spelling import YamlWords
 from hindcast.errors import DataError, SpecError
-from hindcast.learn.pieces import in_pieces, plain_adam
+from hindcast.learn.fused_kernels import fused_adam, split_into_chunks
 from hindcast.learn.schedules import Schedule, curve_of, is_constant, value_at
 from hindcast.user_code import Misuse
 
@@ -69,7 +69,7 @@ class OptimiserSpec:
     groups: Sequence[ParameterGroup] = ()
 
 
-def adam_at(nets: nn.ModuleDict, rates: Mapping[str, Schedule]) -> dict[str, OptimiserSpec]:
+def adam_specs(nets: nn.ModuleDict, rates: Mapping[str, Schedule]) -> dict[str, OptimiserSpec]:
     """An Adam for each of the networks named, by its learning rate."""
     return {name: OptimiserSpec(list(nets[name].parameters()), lr) for name, lr in rates.items()}
 
@@ -99,37 +99,39 @@ class Optimiser:
         self.parameters = [parameter for group in groups for parameter in group.parameters]
         self._name = name
         self._clip, self._clip_by = grad_clip, grad_clip_by
-        self.torch = _built(spec, groups, rates, f"optimiser {name!r}")
+        self.torch_optimiser = _built(spec, groups, rates, f"optimiser {name!r}")
         self._rates = [None if is_constant(rate) else curve_of(rate) for rate in rates]
         self._keep_rates_as_tensors()
 
     @property
     def lr(self) -> float:
         """The learning rate in force, of several groups the first one's."""
-        return float(self.torch.param_groups[0]["lr"])
+        return float(self.torch_optimiser.param_groups[0]["lr"])
 
     @property
     def is_capturable(self) -> bool:
         """Whether a CUDA graph can record its steps."""
-        return isinstance(self.torch, torch.optim.SGD) or "capturable" in self.torch.defaults
+        return (
+            isinstance(self.torch_optimiser, torch.optim.SGD) or "capturable" in self.torch_optimiser.defaults
+        )
 
     @property
     def gradients(self) -> list[Tensor]:
         """Of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
-    def set_rates(self, timesteps: int) -> None:
+    def set_learning_rates(self, timesteps: int) -> None:
         """Let scheduled learning rates be those after so many trained timesteps."""
-        for group, rate in zip(self.torch.param_groups, self._rates, strict=True):
+        for group, rate in zip(self.torch_optimiser.param_groups, self._rates, strict=True):
             if rate is not None:
                 group["lr"].fill_(rate(timesteps))
 
     @property
-    def only_reads(self) -> bool:
+    def is_gradient_preserving(self) -> bool:
         """Whether neither clipping nor the step changes the gradients; torch's steps of lists may (Nesterov's does)."""
-        return self._clip is None and all(group.get("fused") for group in self.torch.param_groups)
+        return self._clip is None and all(group.get("fused") for group in self.torch_optimiser.param_groups)
 
-    def norm(self) -> Tensor:
+    def gradient_norm(self) -> Tensor:
         """L2 norm of all gradients before clipping (scalar tensor; nothing waits for the device).
 
         Raises:
@@ -138,21 +140,21 @@ class Optimiser:
         gradients = self.gradients
         if not gradients:
             raise Misuse(f"gave a loss of optimiser {self._name!r} that depends on none of its parameters")
-        (pieces,) = in_pieces(gradients)
+        (pieces,) = split_into_chunks(gradients)
         return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(pieces)))
 
     def step(self) -> None:
         """Move the parameters."""
-        self.torch.step()
+        self.torch_optimiser.step()
 
-    def drop_gradients(self) -> None:
+    def zero_grad(self) -> None:
         """As torch's `zero_grad`, which takes longer to say so to a profiler."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def state(self) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
         """Tensors as `<index>/<key>`, and the groups of parameters as JSON."""
-        saved = self.torch.state_dict()
+        saved = self.torch_optimiser.state_dict()
         tensors = {
             f"{index}/{key}": value
             for index, values in saved["state"].items()
@@ -168,7 +170,7 @@ class Optimiser:
         Raises:
             DataError: the state is of other groups of parameters.
         """
-        own = self.torch.state_dict()["param_groups"]
+        own = self.torch_optimiser.state_dict()["param_groups"]
         given = [group["params"] for group in groups]
         if given != [group["params"] for group in own]:
             raise DataError(
@@ -181,12 +183,12 @@ class Optimiser:
             slots.setdefault(int(index), {})[key] = tensor.clone()
         for group, saved, rate in zip(own, groups, self._rates, strict=True):
             group["lr"] = group["lr"] if rate is None else float(saved["lr"])
-        self.torch.load_state_dict({"state": slots, "param_groups": own})
+        self.torch_optimiser.load_state_dict({"state": slots, "param_groups": own})
         self._keep_rates_as_tensors()
 
     def _keep_rates_as_tensors(self) -> None:
         """Those that change: no number of Python's does, and what is compiled or captured stays valid."""
-        for group, rate in zip(self.torch.param_groups, self._rates, strict=True):
+        for group, rate in zip(self.torch_optimiser.param_groups, self._rates, strict=True):
             if rate is not None:
                 # CUDA's fused kernels read a float32; on the CPU all digits count, as they do of a number.
                 device = self.parameters[0].device
@@ -208,7 +210,7 @@ class Optimiser:
             torch._foreach_mul_(gradients, [_factor(self._clip, each) for each in norms])
 
 
-def uncompiled(kind: type[Kind]) -> type[Kind]:
+def without_compile_wrappers(kind: type[Kind]) -> type[Kind]:
     """An optimiser's class, without what torch wraps around its methods for code that is compiled.
 
     No step here is, and these wrappers import torch's compiler when they are first called: a second of each process's
@@ -224,7 +226,7 @@ def backward(losses: Sequence[Tensor], optimisers: Sequence[Optimiser], keep_gra
     torch.autograd.backward(losses, inputs=parameters, retain_graph=keep_graph)
 
 
-def refuse_overlap(losses: Mapping[str, Tensor], optimisers: Mapping[str, Optimiser]) -> None:
+def check_disjoint(losses: Mapping[str, Tensor], optimisers: Mapping[str, Optimiser]) -> None:
     """Refuse losses whose gradients one pass would mix: each may reach its own optimiser's parameters alone.
 
     Args:
@@ -274,10 +276,10 @@ def _built(
     try:
         for options in described[1:]:  # of groups, torch checks nothing
             kind(**options)
-        made = kind if described[0].get("differentiable") else uncompiled(kind)
+        made = kind if described[0].get("differentiable") else without_compile_wrappers(kind)
         is_fused = all(options.get("fused") for options in described)
         if is_fused and issubclass(kind, _ADAMS):
-            made = plain_adam(made)
+            made = fused_adam(made)
         return made(described, **{key: value for key, value in described[0].items() if key != "params"})
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]

@@ -17,7 +17,7 @@ from hindcast.learn.group import Group, PeerLost
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Executor
 from hindcast.pipeline.relay import FollowerExecutor, LeaderExecutor, find_relay, open_relay
-from hindcast.pipeline.share import Share
+from hindcast.pipeline.shard import Shard
 
 _AGREE_EVERY_S = 0.25
 _MOST_UPDATES_BETWEEN = 256
@@ -33,19 +33,19 @@ class Ranks(Group):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.share = Share(dist.get_rank(), dist.get_world_size())
+        self.shard = Shard(dist.get_rank(), dist.get_world_size())
         self._words = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self._gradients = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
         self._until_next = 0
         self._between = 0
         self._agreed_at = time.monotonic()
 
-    def shared(self, executor: Executor) -> Executor:
+    def share_executor(self, executor: Executor) -> Executor:
         """See `Group.shared`: the others receive from the first what its data workers read."""
         if not isinstance(executor, DataWorkers):
             return executor
-        if self.leads:
-            relay, name = open_relay(self.share.size - 1)
+        if self.is_leader:
+            relay, name = open_relay(self.shard.size - 1)
             self._from_first(name)
             return LeaderExecutor(executor, relay)
         return FollowerExecutor(find_relay(self._from_first(None)))
@@ -68,7 +68,7 @@ class Ranks(Group):
             self._until_next -= 1
             return
         interrupted: Interrupted | None = None
-        if self.leads:
+        if self.is_leader:
             try:
                 check()
             except Interrupted as error:
@@ -83,7 +83,7 @@ class Ranks(Group):
 
     def broadcast(self, what: Any) -> None:
         """See `Group.broadcast`; the others `receive` it. Of the others' own trainers nothing is sent."""
-        if self.leads:
+        if self.is_leader:
             self._from_first(what)
 
     def receive(self) -> Any:

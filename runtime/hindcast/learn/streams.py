@@ -18,13 +18,13 @@ from torch.utils._pytree import tree_leaves
 
 Result = TypeVar("Result")
 
-MOST = 4
+MAX_STREAMS = 4
 """Parts that run at the same time."""
 _streams: ContextVar[Sequence[torch.cuda.Stream]] = ContextVar("_streams", default=())
 
 
 @contextmanager
-def side_by_side(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
+def use_streams(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
     """Let `in_parallel` use these streams of the current device; without any it does not."""
     token = _streams.set(streams)
     try:
@@ -33,7 +33,7 @@ def side_by_side(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
         _streams.reset(token)
 
 
-def in_parallel(*parts: Callable[[], Result]) -> list[Result]:
+def run_parallel(*parts: Callable[[], Result]) -> list[Result]:
     """What each of `parts` gives; one after the other where there are no streams.
 
     A part must not change what another one reads. What exists before must be kept until the update ends: its memory
@@ -44,7 +44,7 @@ def in_parallel(*parts: Callable[[], Result]) -> list[Result]:
         return [part() for part in parts]
     current = torch.cuda.current_stream()
     found = []
-    with side_by_side(()):  # no parts within parts
+    with use_streams(()):  # no parts within parts
         for part, stream in zip(parts, cycle(streams), strict=False):
             stream.wait_stream(current)
             with torch.cuda.stream(stream):

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from hindcast.learn.pieces import in_pieces
+from hindcast.learn.fused_kernels import split_into_chunks
 
 
 def frozen_copy(module: nn.Module) -> nn.Module:
@@ -47,7 +47,7 @@ def is_frozen(module: nn.Module) -> bool:
 
 
 @contextmanager
-def fixed(module: nn.Module) -> Iterator[None]:
+def no_weight_grad(module: nn.Module) -> Iterator[None]:
     """No gradients of a module's weights, while others' go through it: compiled losses would compute all of them."""
     trained = [each for each in module.parameters() if each.requires_grad]
     for each in trained:
@@ -60,7 +60,7 @@ def fixed(module: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
+def polyak_update(target: nn.Module, source: nn.Module, tau: float) -> None:
     """Move `target` towards `source`: `target += tau * (source - target)`; a tau of 1 copies.
 
     Buffers (running statistics) are copied as they are.
@@ -68,7 +68,7 @@ def polyak(target: nn.Module, source: nn.Module, tau: float) -> None:
     moving, kept = _tensors_of(target)
     towards, current = _tensors_of(source)
     if moving:
-        moving, towards = in_pieces(moving, towards)
+        moving, towards = split_into_chunks(moving, towards)
         torch._foreach_lerp_(moving, towards, tau)
     for own, given in zip(kept, current, strict=True):
         own.copy_(given)

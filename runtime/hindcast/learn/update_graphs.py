@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hindcast.learn.algorithm import Algorithm
 from hindcast.learn.optimisers import Optimiser
-from hindcast.learn.streams import MOST, side_by_side
+from hindcast.learn.streams import MAX_STREAMS, use_streams
 
 Result = TypeVar("Result")
 
@@ -37,7 +37,9 @@ class CudaGraph:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(generator)
         self._streams: list[torch.cuda.Stream] = (
-            sharing._streams if sharing else [torch.cuda.Stream(generator.device) for _ in range(1 + MOST)]
+            sharing._streams
+            if sharing
+            else [torch.cuda.Stream(generator.device) for _ in range(1 + MAX_STREAMS)]
         )
         self._stream = self._streams[0]
         self._pool: Any = sharing._pool if sharing else torch.cuda.graph_pool_handle()
@@ -46,7 +48,7 @@ class CudaGraph:
         """Run on the graph's streams: what autograd and the libraries keep for a stream is there when it records."""
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream), side_by_side(self._streams[1:]):
+        with torch.cuda.stream(self._stream), use_streams(self._streams[1:]):
             result = call()
         current.wait_stream(self._stream)
         return result
@@ -58,7 +60,7 @@ class CudaGraph:
             torch.cuda.graph(
                 self._graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
             ),
-            side_by_side(self._streams[1:]),
+            use_streams(self._streams[1:]),
         ):
             return call()
 
@@ -133,7 +135,7 @@ def is_capturable(
     not with networks of the user's own, which may look at numbers that change.
     """
     kind = type(algorithm)
-    captured = kind.captured if _is_ours(kind) else vars(kind).get("captured", False)
+    captured = kind.is_capturable if _is_ours(kind) else vars(kind).get("is_capturable", False)
     return (
         device.type in GRAPHS
         and captured

@@ -13,7 +13,7 @@ from torch import Tensor
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Algorithm, Losses, Step
 from hindcast.learn.batches import num_timesteps
-from hindcast.learn.learner import Learner, stages
+from hindcast.learn.learner import Learner, loss_stages
 from hindcast.learn.metrics import TOTAL_LOSS
 from hindcast.user_code import calling
 
@@ -49,7 +49,7 @@ def validation_metrics(
         for batch in batches:
             weight = _learnt(batch)
             with calling(f"algorithm {type(algorithm).__name__}", algorithm.losses):
-                found = _metrics(stages(algorithm.losses(nets, batch, step)))
+                found = _metrics(loss_stages(algorithm.losses(nets, batch, step)))
             for name, value in found.items():
                 sums[name] += value.double() * weight
                 weights[name] += weight

@@ -17,7 +17,6 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
-from hindcast.models.connectors import is_float_box
 from hindcast.models.distributions import (
     Bernoulli,
     BoundedGaussian,
@@ -31,6 +30,7 @@ from hindcast.models.distributions import (
     SquashedDeterministic,
     SquashedGaussian,
 )
+from hindcast.models.preprocessing import is_float_box
 
 _GAUSSIANS = {
     "gaussian": DiagGaussian,
@@ -60,12 +60,12 @@ class ActionHead:
     from_inputs: Callable[[Tensor], Distribution]
     inputs_size: int
     noise_size: int
-    noise: NoiseKind
-    discrete: bool = False
-    stochastic: bool = True
+    noise_kind: NoiseKind
+    is_discrete: bool = False
+    is_stochastic: bool = True
     log_std_columns: tuple[int, ...] = ()
 
-    def moved(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
+    def map_tensors(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
         """The same, with the constants of the action space where `move` takes them."""
         if not isinstance(self.from_inputs, partial):
             return self
@@ -79,7 +79,7 @@ def _moved(constant: Any, move: Callable[[Tensor], Tensor]) -> Any:
         return move(constant)
     if isinstance(constant, Mapping):
         return {name: _moved(each, move) for name, each in constant.items()}
-    return constant.moved(move) if isinstance(constant, ActionHead) else constant
+    return constant.map_tensors(move) if isinstance(constant, ActionHead) else constant
 
 
 def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
@@ -151,7 +151,7 @@ def _multi_categorical(sizes: np.ndarray, starts: np.ndarray, shape: tuple[int, 
 def _discrete(
     from_inputs: Callable[[Tensor], Distribution], inputs_size: int, *, noise_size: int
 ) -> ActionHead:
-    return ActionHead(from_inputs, inputs_size, noise_size, "uniform", discrete=True)
+    return ActionHead(from_inputs, inputs_size, noise_size, "uniform", is_discrete=True)
 
 
 def _integer_box(leaf: str, space: gym.spaces.Box) -> ActionHead:
@@ -170,13 +170,13 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
     if model.distribution in ("deterministic", "squashedDeterministic"):
         kind = SquashedDeterministic if bounds else Deterministic
         from_inputs = partial(kind, shape=space.shape, **bounds)
-        return ActionHead(from_inputs, size, noise_size=0, noise="normal", stochastic=False)
+        return ActionHead(from_inputs, size, noise_size=0, noise_kind="normal", is_stochastic=False)
     gaussian = _GAUSSIANS[model.distribution]
     return ActionHead(
         from_inputs=partial(gaussian, shape=space.shape, log_std_range=model.log_std_range, **bounds),
         inputs_size=2 * size,
         noise_size=size,
-        noise="normal",
+        noise_kind="normal",
         log_std_columns=tuple(range(size, 2 * size)),
     )
 
@@ -193,10 +193,10 @@ def _bounds(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Ten
 
 def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
     """Uniform noise when any leaf wants it; the others' is then made normal by the inverse normal CDF."""
-    noise: NoiseKind = "uniform" if any(head.noise == "uniform" for head in heads.values()) else "normal"
+    noise: NoiseKind = "uniform" if any(head.noise_kind == "uniform" for head in heads.values()) else "normal"
     inputs_columns = _columns({leaf: head.inputs_size for leaf, head in heads.items()})
     noise_columns = _columns({leaf: head.noise_size for leaf, head in heads.items()})
-    to_normal = frozenset(leaf for leaf, head in heads.items() if head.noise != noise)
+    to_normal = frozenset(leaf for leaf, head in heads.items() if head.noise_kind != noise)
     return ActionHead(
         from_inputs=partial(
             _product_from_inputs,
@@ -207,9 +207,9 @@ def _product(heads: Mapping[str, ActionHead]) -> ActionHead:
         ),
         inputs_size=sum(head.inputs_size for head in heads.values()),
         noise_size=sum(head.noise_size for head in heads.values()),
-        noise=noise,
-        discrete=all(head.discrete for head in heads.values()),
-        stochastic=all(head.stochastic for head in heads.values()),
+        noise_kind=noise,
+        is_discrete=all(head.is_discrete for head in heads.values()),
+        is_stochastic=all(head.is_stochastic for head in heads.values()),
         log_std_columns=tuple(
             inputs_columns[leaf].start + column
             for leaf, head in heads.items()

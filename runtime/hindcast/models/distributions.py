@@ -294,7 +294,7 @@ class SquashedGaussian(DiagGaussian):
         return _log_tanh_slope(u) + torch.log(self._half)
 
 
-class WithoutDensity(Distribution):
+class ImplicitDistribution(Distribution):
     """Actions that have no log-probabilities: asking for one, or for what follows from it, is a `SpecError`."""
 
     def logp(self, actions: Actions) -> Tensor:  # noqa: ARG002
@@ -307,7 +307,7 @@ class WithoutDensity(Distribution):
         raise _no_density()
 
 
-class Deterministic(WithoutDensity):
+class Deterministic(ImplicitDistribution):
     """The action itself. Its imitation loss is the squared error.
 
     Args:
@@ -346,7 +346,7 @@ class SquashedDeterministic(Deterministic):
         super().__init__(_squashed(inputs, low, (high - low) * 0.5), shape)
 
 
-class Pushed(WithoutDensity):
+class PushforwardDistribution(ImplicitDistribution):
     """What a function makes of an observation's features and of standard normal noise.
 
     Args:

@@ -18,7 +18,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
-from hindcast.models.initial_weights import Initial, of_convolutions, of_encoder
+from hindcast.models.initial_weights import Initialiser, conv_initialiser, encoder_initialiser
 
 ConvFilters = Sequence[Sequence[int]]
 
@@ -96,7 +96,7 @@ class Encoder(Features):
     def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
         super().__init__(observation_space, model)
         sizes = [self.output_size, *model.fcnet_hiddens]
-        self._stack = fully_connected(sizes, model, of_encoder(model))
+        self._stack = fully_connected(sizes, model, encoder_initialiser(model))
         self.output_size = sizes[-1]
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -110,7 +110,7 @@ def sees_images(space: gym.Space, model: ModelSpec) -> bool:
     return any(isinstance(leaf, gym.spaces.Box) and _filters(leaf, model) is not None for leaf in leaves)
 
 
-def fully_connected(sizes: Sequence[int], model: ModelSpec, initial: Initial) -> nn.Sequential:
+def fully_connected(sizes: Sequence[int], model: ModelSpec, initial: Initialiser) -> nn.Sequential:
     """Linear layers from `sizes[0]` to `sizes[-1]`, each with dropout, normalisation, activation; empty for one size.
 
     Weights begin orthogonal with gain √2, or as `initial` says, from torch's global generator.
@@ -137,7 +137,7 @@ def _after_linear(size: int, model: ModelSpec) -> list[nn.Module]:
     return [nn.Sequential(*found)] if len(found) > 1 else found
 
 
-def linear(size_in: int, size_out: int, gain: float, initial: Initial) -> nn.Linear:
+def linear(size_in: int, size_out: int, gain: float, initial: Initialiser) -> nn.Linear:
     """A linear layer; by default with orthogonal weights of the given gain and no bias at the start."""
     layer = nn.Linear(size_in, size_out)
     initial.fill(layer.weight, layer.bias, gain)
@@ -214,7 +214,7 @@ class _Image(_LeafEncoder):
                 )
             convolution = nn.Conv2d(channels, channels_out, kernel, stride)
             assert convolution.bias is not None
-            of_convolutions(model).fill(convolution.weight, convolution.bias, HIDDEN_GAIN)
+            conv_initialiser(model).fill(convolution.weight, convolution.bias, HIDDEN_GAIN)
             layers += [convolution, ACTIVATIONS[model.conv_activation]()]
             channels = channels_out
         self._stack = nn.Sequential(*layers)

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.models.action_head import ActionHead, ActionRange
-from hindcast.models.distributions import Pushed
+from hindcast.models.distributions import PushforwardDistribution
 from hindcast.models.encoders import Features, fully_connected, linear
-from hindcast.models.initial_weights import of_encoder, of_heads
+from hindcast.models.initial_weights import encoder_initialiser, head_initialiser
 from hindcast.models.recurrent import as_leaves
 from hindcast.models.rl_module import Batch, RLModule
 
@@ -45,10 +45,10 @@ class NoiseMap(nn.Module):
         sizes = [self.features.output_size + size + more, *model.fcnet_hiddens]
         of_head = [sizes[-1], *model.head_fcnet_hiddens]
         self.stack = nn.Sequential(
-            *fully_connected(sizes, model, of_encoder(model)),
-            *fully_connected(of_head, model, of_heads(model)),
+            *fully_connected(sizes, model, encoder_initialiser(model)),
+            *fully_connected(of_head, model, head_initialiser(model)),
         )
-        self.head = linear(of_head[-1], size, 1.0, of_heads(model))
+        self.head = linear(of_head[-1], size, 1.0, head_initialiser(model))
 
     def forward(self, features_BF: Tensor, *numbers: Tensor) -> Tensor:
         """`[B, D]`; `numbers` are `[B, D]`, and then `[B, more]` where there are more."""
@@ -97,8 +97,8 @@ class OneStepPolicy(RLModule):
             from_inputs=self._distribution,
             inputs_size=sum(self._sizes),
             noise_size=chunk * size,
-            noise="normal",
-            stochastic=False,
+            noise_kind="normal",
+            is_stochastic=False,
         )
 
     def get_initial_state(self) -> dict[str, Tensor]:
@@ -121,7 +121,7 @@ class OneStepPolicy(RLModule):
         plan = outputs[f"{Columns.STATE_OUT}/plan"]
         return {"plan": torch.where(goes_on.unsqueeze(-1) > 0, plan, self._chosen(features, noise)[:, 1:])}
 
-    def unbounded(self, batch: Batch, noise_BD: Tensor) -> Tensor:
+    def unclipped_actions(self, batch: Batch, noise_BD: Tensor) -> Tensor:
         """`[B, D]` what the noise is mapped to, before it is brought within ±1."""
         values: Tensor = self.map(self.map.features(batch), noise_BD)
         return values
@@ -140,8 +140,8 @@ class OneStepPolicy(RLModule):
         }
         return {Columns.ACTION_DIST_INPUTS: inputs, **as_leaves(Columns.STATE_OUT, after)}
 
-    def _distribution(self, inputs: Tensor) -> Pushed:
-        return Pushed(inputs, self._push, self.action_head.noise_size)
+    def _distribution(self, inputs: Tensor) -> PushforwardDistribution:
+        return PushforwardDistribution(inputs, self._push, self.action_head.noise_size)
 
     def _push(self, inputs: Tensor, noise: Tensor) -> Tensor:
         if self._chunk == 1:

@@ -8,7 +8,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.models.encoders import sees_images
 from hindcast.models.policy import Policy
 from hindcast.models.return_policy import ReturnPolicy
-from hindcast.models.rl_module import RLModule, is_the_users
+from hindcast.models.rl_module import RLModule, is_user_class
 
 _Case: TypeAlias = tuple[bool, str, tuple[str, ...]]
 """Whether it is so, why that makes options idle, and which."""
@@ -39,7 +39,7 @@ def idle_options(policy: Policy, model: ModelSpec) -> dict[str, str]:
         (not seen.filters, "no observation is a Box of floats", ("observationFilter",)),
         (not seen.stacked_leaves, "no observation is a Box with axes", ("frameStack",)),
     ]
-    if not is_the_users(type(policy.module)):
+    if not is_user_class(type(policy.module)):
         cases += _of_networks(policy.module, model)
     found = {option: why for is_so, why, options in cases if is_so for option in options}
     return {option: why for option, why in found.items() if option in given}

@@ -13,7 +13,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.errors import SpecError
 
 
-class Initial(NamedTuple):
+class Initialiser(NamedTuple):
     """What the layers of one part of a network begin with; None is the default.
 
     Attributes:
@@ -38,27 +38,27 @@ class Initial(NamedTuple):
         fill(weights, self.kernel, partial(nn.init.orthogonal_, gain=gain))
 
 
-DEFAULT = Initial()
+DEFAULT_INITIALISER = Initialiser()
 
 
-def of_encoder(model: ModelSpec) -> Initial:
+def encoder_initialiser(model: ModelSpec) -> Initialiser:
     """Of the dense layers of encoders and critics."""
-    return Initial(model.fcnet_kernel_initializer, model.fcnet_bias_initializer)
+    return Initialiser(model.fcnet_kernel_initializer, model.fcnet_bias_initializer)
 
 
-def of_heads(model: ModelSpec) -> Initial:
+def head_initialiser(model: ModelSpec) -> Initialiser:
     """Of heads, their last layer included."""
-    return Initial(model.head_fcnet_kernel_initializer, model.head_fcnet_bias_initializer)
+    return Initialiser(model.head_fcnet_kernel_initializer, model.head_fcnet_bias_initializer)
 
 
-def of_convolutions(model: ModelSpec) -> Initial:
+def conv_initialiser(model: ModelSpec) -> Initialiser:
     """Of convolutions."""
-    return Initial(model.conv_kernel_initializer, model.conv_bias_initializer)
+    return Initialiser(model.conv_kernel_initializer, model.conv_bias_initializer)
 
 
-def of_recurrent(model: ModelSpec) -> Initial:
+def recurrent_initialiser(model: ModelSpec) -> Initialiser:
     """Of the recurrent layer."""
-    return Initial(model.recurrent_kernel_initializer, model.recurrent_bias_initializer)
+    return Initialiser(model.recurrent_kernel_initializer, model.recurrent_bias_initializer)
 
 
 def fill(tensor: Tensor, given: Named | None, default: Callable[[Tensor], Any]) -> None:

@@ -19,7 +19,12 @@ from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import SpecError
 from hindcast.models.distributions import Actions
 from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Dropout, Encoder, Features, linear
-from hindcast.models.initial_weights import DEFAULT, Initial, of_encoder, of_heads
+from hindcast.models.initial_weights import (
+    DEFAULT_INITIALISER,
+    Initialiser,
+    encoder_initialiser,
+    head_initialiser,
+)
 
 Batch = Mapping[str, Tensor]
 
@@ -28,7 +33,7 @@ _ROWS_AT_A_TIME = {"cpu": 512, "cuda": 256}
 GPU the product that makes the weights' gradients is then spread over all of it."""
 
 
-def at_next(batch: Batch) -> dict[str, Tensor]:
+def next_observations(batch: Batch) -> dict[str, Tensor]:
     """The next observations of a batch as observations: `new_obs` as `obs`, `new_obs/camera` as `obs/camera`.
 
     With them any network gives its output for the next state. Other columns are not there.
@@ -52,7 +57,7 @@ class StateValue(nn.Module):
     def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
         super().__init__()
         self.encoder = Encoder(observation_space, model)
-        self.head = linear(self.encoder.output_size, 1, 1.0, of_heads(model))
+        self.head = linear(self.encoder.output_size, 1, 1.0, head_initialiser(model))
 
     def forward(self, batch: Batch) -> Tensor:
         """`[B]` values of the batch's observations."""
@@ -182,7 +187,7 @@ class ActionValues(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """`[E, B, n]` values of all actions."""
-        return mean_of(self.quantiles(batch))
+        return quantile_mean(self.quantiles(batch))
 
     def quantiles(self, batch: Batch) -> Tensor:
         """`[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q."""
@@ -192,15 +197,15 @@ class ActionValues(nn.Module):
         advantages = values[..., 1:, :]
         return values[..., :1, :] + advantages - advantages.mean(-2, keepdim=True)
 
-    def of(self, values: Tensor, actions: Tensor) -> Tensor:
+    def gather(self, values: Tensor, actions: Tensor) -> Tensor:
         """`[E, B]`: of `values` `[E, B, n]` those of `actions` `[B]` (integers, the space's start included).
 
         Of quantiles `[E, B, n, Q]` it is `[E, B, Q]`.
         """
-        return taken_of(values, (actions.long() - self._start).expand(values.shape[:2]))
+        return gather_values(values, (actions.long() - self._start).expand(values.shape[:2]))
 
 
-def taken_of(values: Tensor, indices: Tensor) -> Tensor:
+def gather_values(values: Tensor, indices: Tensor) -> Tensor:
     """Of `values` `[..., B, n]` or `[..., B, n, Q]` those of actions `[..., B]`, counted from 0."""
     chosen = indices.unsqueeze(-1)
     if values.dim() == chosen.dim():
@@ -208,7 +213,7 @@ def taken_of(values: Tensor, indices: Tensor) -> Tensor:
     return values.gather(-2, chosen.unsqueeze(-1).expand(*chosen.shape, values.shape[-1])).squeeze(-2)
 
 
-def mean_of(quantiles: Tensor) -> Tensor:
+def quantile_mean(quantiles: Tensor) -> Tensor:
     """`[...]` the mean of quantiles `[..., Q]`."""
     return quantiles.squeeze(-1) if quantiles.shape[-1] == 1 else quantiles.mean(-1)
 
@@ -229,7 +234,7 @@ class MemberLinear(nn.Module):
         size_in: int,
         size_out: int,
         gain: float,
-        initial: Initial = DEFAULT,
+        initial: Initialiser = DEFAULT_INITIALISER,
     ) -> None:
         super().__init__()
         layers = [linear(size_in, size_out, gain, initial) for _ in range(members)]
@@ -283,12 +288,12 @@ def _stack(
 ) -> nn.Sequential:
     layers: list[nn.Module] = [_Members(members)]
     for layer, (size_in, size_out) in enumerate(pairwise(sizes)):
-        initial = of_encoder(model) if layer < len(model.fcnet_hiddens) else of_heads(model)
+        initial = encoder_initialiser(model) if layer < len(model.fcnet_hiddens) else head_initialiser(model)
         layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN, initial))
         if dropout or model.dropout:
             layers.append(Dropout(dropout or model.dropout))
         if layer_norm or model.layer_norm:
             layers.append(_MemberNorm(members, size_out))
         layers.append(ACTIVATIONS[model.fcnet_activation]())
-    layers.append(MemberLinear(members, sizes[-1], outputs, 1.0, of_heads(model)))
+    layers.append(MemberLinear(members, sizes[-1], outputs, 1.0, head_initialiser(model)))
     return nn.Sequential(*layers)

@@ -10,7 +10,7 @@ from torch import Tensor
 from hindcast.episodes.columns import Columns
 
 
-def problem_with(outputs: Any, wanted: Mapping[str, tuple[int, ...]]) -> str | None:
+def output_problem(outputs: Any, expected_shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     """What is wrong with the outputs' names, shapes and dtypes, to stand behind "returns"; values are not looked at.
 
     Args:
@@ -18,8 +18,8 @@ def problem_with(outputs: Any, wanted: Mapping[str, tuple[int, ...]]) -> str | N
         wanted: name -> shape; all but states are floats.
     """
     if not isinstance(outputs, Mapping):
-        return f"{_described(outputs)}, expected a dictionary with {', '.join(map(repr, wanted))}"
-    for name, shape in wanted.items():
+        return f"{_described(outputs)}, expected a dictionary with {', '.join(map(repr, expected_shapes))}"
+    for name, shape in expected_shapes.items():
         if name not in outputs:
             return f"{', '.join(map(repr, outputs)) or 'nothing'}, and no {name!r} of shape {[*shape]}"
         value = outputs[name]

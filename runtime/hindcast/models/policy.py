@@ -21,7 +21,7 @@ from hindcast.episodes.nested import flatten, outline
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError
 from hindcast.models import policy_files
-from hindcast.models.connectors import EnvActions, Preprocessing
+from hindcast.models.preprocessing import EnvActions, Preprocessing
 from hindcast.models.recurrent import SlotStates, State, as_leaves, state_of
 from hindcast.models.rl_module import PolicyModule, RLModule
 from hindcast.storage.location import Location, resolve
@@ -51,7 +51,7 @@ class Actions(NamedTuple):
     state_out: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
-class Playing(NamedTuple):
+class EpisodeState(NamedTuple):
     """What a policy keeps of one running episode, or of those in its slots.
 
     Attributes:
@@ -94,13 +94,13 @@ class Policy:
         device = next(module.parameters()).device
         self._device = None if device.type == "cpu" else device
         self._initial_states = partial(module.initial_states, device=device)
-        self._slots = Playing(preprocessing, SlotStates(self._initial_states), np.random.default_rng())
+        self._slots = EpisodeState(preprocessing, SlotStates(self._initial_states), np.random.default_rng())
         self._is_stateful = module.is_stateful()
         self.reset()
 
     @classmethod
     def load(
-        cls, path: str | Path | Location, device: str = "cpu", allow_classes: policy_files.Allowed = ()
+        cls, path: str | Path | Location, device: str = "cpu", allow_classes: policy_files.AllowedClasses = ()
     ) -> Policy:
         """Read a policy from a checkpoint folder, or from the `module` folder in it.
 
@@ -149,7 +149,7 @@ class Policy:
         for name, data in self.to_files().items():
             location.child(name).write_bytes(data)
 
-    def take_weights(self, saved: Policy, where: str) -> bool:
+    def load_weights(self, saved: Policy, where: str) -> bool:
         """Take over the weights and filters of a policy of the same model.
 
         Args:
@@ -185,15 +185,15 @@ class Policy:
     def has_logp(self, explore: bool) -> bool:
         """Whether actions come with a log-probability."""
         head = self.module.action_head
-        return head.stochastic if explore else head.discrete
+        return head.is_stochastic if explore else head.is_discrete
 
     def reset(self, seed: int | None = None) -> None:
         """Begin an episode for `policy(obs)`; with a seed, its exploration is the same each time."""
         self._alone = self.begin(seed)
 
-    def begin(self, seed: int | None = None) -> Playing:
+    def begin(self, seed: int | None = None) -> EpisodeState:
         """An episode played alongside others, for `decide`; with a seed, its exploration is the same each time."""
-        return Playing(
+        return EpisodeState(
             self.preprocessing.fork(), SlotStates(self._initial_states), np.random.default_rng(seed)
         )
 
@@ -212,7 +212,7 @@ class Policy:
         return self.decide(self._alone, obs, explore, reward).env_actions[0]
 
     def decide(
-        self, playing: Playing, obs: Any, explore: bool = False, reward: float | None = None
+        self, episode: EpisodeState, obs: Any, explore: bool = False, reward: float | None = None
     ) -> Actions:
         """Act on one raw observation of a running episode: `policy(obs)`, with all that came of it (B = 1).
 
@@ -220,9 +220,9 @@ class Policy:
             DataError: as `policy(obs)`.
         """
         rows = self._one_row(obs)
-        noise = self.draw_noise(playing.generator, 1) if explore else None
+        noise = self.draw_noise(episode.generator, 1) if explore else None
         rewards = None if reward is None else np.array([reward])
-        return self._act(playing, rows, noise, None, rewards)
+        return self._act(episode, rows, noise, None, rewards)
 
     def act(
         self,
@@ -284,13 +284,13 @@ class Policy:
     def draw_noise(self, generator: np.random.Generator, count: int) -> F32:
         """`[count, K]` noise of the kind that `act` wants."""
         head = self.module.action_head
-        draw = generator.standard_normal if head.noise == "normal" else generator.random
+        draw = generator.standard_normal if head.noise_kind == "normal" else generator.random
         return draw((count, head.noise_size), dtype=np.float32)
 
     @torch.inference_mode()
     def _act(
         self,
-        playing: Playing,
+        playing: EpisodeState,
         obs: Any,
         noise: F32 | None,
         is_first: NDArray[np.bool_] | None,
@@ -299,10 +299,10 @@ class Policy:
         rows, states = playing.preprocessing.observe(obs, is_first), playing.states
         batch = self._tensors(rows)
         if self._is_stateful:
-            batch |= states.before(_count(rows), is_first)
-        batch |= self._previous(rewards, begins=states.begin(is_first))
+            batch |= states.before_step(_count(rows), is_first)
+        batch |= self._previous(rewards, begins=states.is_all_first(is_first))
         acted, state = self._forward(batch, noise)
-        states.keep(state)
+        states.update(state)
         return acted
 
     def _previous(self, rewards: NDArray[np.float64] | None, begins: bool) -> dict[str, Tensor]:

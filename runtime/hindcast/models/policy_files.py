@@ -28,10 +28,10 @@ from hindcast.api.model import ModelSpec
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.errors import DataError
-from hindcast.models.connectors import Preprocessing
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule, build_module
-from hindcast.storage.location import Location, missing
-from hindcast.user_code import import_subclass, is_given, path_of
+from hindcast.storage.location import Location, missing_error
+from hindcast.user_code import class_import_path, import_subclass, is_registered
 
 FORMAT_VERSION = 1
 FOLDER = "module"
@@ -58,7 +58,7 @@ _ALWAYS_WRITTEN = frozenset(
 defaults, so that a policy without them keeps its bytes, and with these its digest."""
 
 
-Allowed: TypeAlias = Sequence[type[RLModule] | str]
+AllowedClasses: TypeAlias = Sequence[type[RLModule] | str]
 
 
 class PolicyContents(NamedTuple):
@@ -80,7 +80,7 @@ def find_folder(location: Location) -> Location:
         if folder.child(DESCRIPTION).exists():
             return folder
     if not location.exists():
-        raise missing(location)
+        raise missing_error(location)
     raise DataError(
         f"{location} holds no policy: neither {DESCRIPTION} nor {FOLDER}/{DESCRIPTION} is there; "
         "give a checkpoint folder that Hindcast wrote."
@@ -96,7 +96,7 @@ def write(contents: PolicyContents) -> dict[str, bytes]:
     }
     description = _Description(
         format_version=FORMAT_VERSION,
-        module_class=path_of(type(module)),
+        module_class=class_import_path(type(module)),
         observation_space=space_to_json(contents.observation_space),
         action_space=space_to_json(contents.action_space),
         model=module.model_config,
@@ -108,7 +108,7 @@ def write(contents: PolicyContents) -> dict[str, bytes]:
     return {**tensors, DESCRIPTION: text.encode()}
 
 
-def read(files: Mapping[str, bytes], allow_classes: Allowed | None, where: str) -> PolicyContents:
+def read(files: Mapping[str, bytes], allow_classes: AllowedClasses | None, where: str) -> PolicyContents:
     """The contents of a saved policy.
 
     Args:
@@ -207,12 +207,12 @@ def _build(
     return PolicyContents(module, preprocessing, observation_space, action_space)
 
 
-def _find_class(path: str, allow_classes: Allowed | None, where: str) -> type[RLModule]:
+def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> type[RLModule]:
     """A class that the caller gave, that is imported here or Hindcast's own: a file alone has none imported."""
     for kind in allow_classes or ():
-        if not isinstance(kind, str) and path_of(kind) == path:
+        if not isinstance(kind, str) and class_import_path(kind) == path:
             return kind
-    if allow_classes is None or path in allow_classes or is_given(path):
+    if allow_classes is None or path in allow_classes or is_registered(path):
         return import_subclass(path, RLModule, f"{where}: moduleClass")
     module_name, _, name = path.partition(":")
     if path.startswith("hindcast."):

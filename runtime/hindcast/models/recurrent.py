@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from hindcast.episodes.columns import SEPARATOR, Columns
 from hindcast.errors import DataError
-from hindcast.models.initial_weights import DEFAULT, Initial, fill
+from hindcast.models.initial_weights import DEFAULT_INITIALISER, Initialiser, fill
 
 T = TypeVar("T")
 State = dict[str, Tensor]
 """Name -> `[B, *shape]`."""
 
 
-class Recurrent(nn.Module):
+class RecurrentLayer(nn.Module):
     """One LSTM (Hochreiter and Schmidhuber, 1997) or GRU layer (arXiv 1406.1078).
 
     By default each gate's weights are orthogonal, from torch's global generator, and the gate that keeps the state
@@ -38,7 +38,9 @@ class Recurrent(nn.Module):
         output_size: H.
     """
 
-    def __init__(self, kind: str, size_in: int, size: int, initial: Initial = DEFAULT) -> None:
+    def __init__(
+        self, kind: str, size_in: int, size: int, initial: Initialiser = DEFAULT_INITIALISER
+    ) -> None:
         super().__init__()
         self.output_size = size
         self._is_lstm = kind == "lstm"
@@ -117,14 +119,14 @@ class SlotStates:
         self._initial = initial
         self._now: State = {}
 
-    def before(self, count: int, is_first: NDArray[np.bool_] | None) -> State:
+    def before_step(self, count: int, is_first: NDArray[np.bool_] | None) -> State:
         """Leaves `state_in/…` for a step of `count` slots; those in `is_first` `[B]` begin an episode.
 
         Raises:
             ValueError: another number of slots than in the step before, and not all begin an episode.
         """
         fresh = self._initial(count)
-        if self.begin(is_first):
+        if self.is_all_first(is_first):
             return as_leaves(Columns.STATE_IN, fresh)
         known = len(next(iter(self._now.values())))
         if known != count:
@@ -140,11 +142,11 @@ class SlotStates:
         }
         return as_leaves(Columns.STATE_IN, mixed)
 
-    def begin(self, is_first: NDArray[np.bool_] | None) -> bool:
+    def is_all_first(self, is_first: NDArray[np.bool_] | None) -> bool:
         """Whether all slots begin an episode."""
         return not self._now or (is_first is not None and bool(is_first.all()))
 
-    def keep(self, after: State) -> None:
+    def update(self, after: State) -> None:
         """Take the states after the step, name -> `[B, *shape]`."""
         self._now = after
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.models.encoders import Dropout, Encoder, Features, fully_connected, linear
-from hindcast.models.initial_weights import of_encoder, of_heads
+from hindcast.models.initial_weights import encoder_initialiser, head_initialiser
 from hindcast.models.recurrent import as_leaves
 from hindcast.models.rl_module import Batch, RLModule, free_log_std
 
@@ -71,7 +71,7 @@ class ReturnPolicy(RLModule):
         self.encoder = Encoder(self.observation_space, model)
         self.actions = Features(self.action_space, model, Columns.ACTIONS)
         self.of_observation, self.of_action, self.of_return = (
-            linear(size_in, size, 1.0, of_encoder(model))
+            linear(size_in, size, 1.0, encoder_initialiser(model))
             for size_in in (self.encoder.output_size, self.actions.output_size, 1)
         )
         self.of_time = nn.Embedding(max_timestep, size)
@@ -82,8 +82,8 @@ class ReturnPolicy(RLModule):
         log_std = free_log_std(self.action_head, model)
         computed = self.action_head.inputs_size - (0 if log_std is None else log_std.size)
         self.pi = nn.Sequential(
-            *fully_connected(sizes, model, of_heads(model)),
-            linear(sizes[-1], computed, 0.01, of_heads(model)),
+            *fully_connected(sizes, model, head_initialiser(model)),
+            linear(sizes[-1], computed, 0.01, head_initialiser(model)),
             *([] if log_std is None else [log_std]),
         )
         self.register_buffer(
@@ -109,7 +109,7 @@ class ReturnPolicy(RLModule):
     ) -> dict[str, Tensor]:
         return dict(actions)
 
-    def ask_for(self, episode_return: Tensor) -> None:
+    def raise_target_return(self, episode_return: Tensor) -> None:
         """Ask for this return from now on, if it is the highest yet."""
         self.target_return.copy_(torch.fmax(self.target_return, episode_return))
 

@@ -21,10 +21,10 @@ from hindcast.errors import SpecError, UserCodeError
 from hindcast.models.action_head import ActionHead, distribution_for
 from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
-from hindcast.models.initial_weights import of_heads, of_recurrent
-from hindcast.models.outputs import problem_with
-from hindcast.models.recurrent import Recurrent, as_leaves, state_of
-from hindcast.user_code import calling, definition, import_subclass, refuse_uncalled
+from hindcast.models.initial_weights import head_initialiser, recurrent_initialiser
+from hindcast.models.outputs import output_problem
+from hindcast.models.recurrent import RecurrentLayer, as_leaves, state_of
+from hindcast.user_code import calling, definition_location, import_subclass, refuse_unused_overrides
 
 Batch: TypeAlias = Mapping[str, Tensor]
 
@@ -94,7 +94,7 @@ class RLModule(nn.Module):
         self.model_config = model_config
         self.value = value
         self.action_head: ActionHead = distribution_for(action_space, self.model_config)
-        self._is_the_users = is_the_users(type(self))
+        self._is_the_users = is_user_class(type(self))
         self._first_leaf, first = next(iter(flatten_space(observation_space, Columns.OBS).items()))
         self._first_rank = len(first.shape or ())
         self.setup(**(self.model_config.module_options if _takes_options(type(self)) else {}))
@@ -176,7 +176,7 @@ class RLModule(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Takes the action space's constants along where torch moves the weights."""
         super()._apply(fn, recurse)
-        self.action_head = self.action_head.moved(fn)
+        self.action_head = self.action_head.map_tensors(fn)
         return self
 
     def distribution(self, action_dist_inputs: Tensor) -> Distribution:
@@ -226,10 +226,10 @@ class RLModule(nn.Module):
         if self.value and name == "_forward_train":
             wanted[Columns.VF_PREDS] = lead
         wanted |= {leaf: tuple(start.shape) for leaf, start in as_leaves(Columns.STATE_OUT, state).items()}
-        if problem := problem_with(outputs, wanted):
+        if problem := output_problem(outputs, wanted):
             own = name if getattr(kind, name) is not getattr(RLModule, name) else "_forward"
             raise UserCodeError(
-                f"{kind.__name__}.{own} ({definition(getattr(self, own))}) returns {problem}."
+                f"{kind.__name__}.{own} ({definition_location(getattr(self, own))}) returns {problem}."
             )
         return outputs
 
@@ -359,7 +359,7 @@ def build_module(
         UserCodeError: the user's own class raised.
     """
     kind = module_class or module_class_of(model)
-    if not is_the_users(kind):
+    if not is_user_class(kind):
         return kind(observation_space, action_space, model, value)
     arguments = _taken(
         kind,
@@ -381,12 +381,12 @@ def build_module(
     module.value = value  # an `__init__` in RLlib's form does not hand it on
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise SpecError(
-            f"{_FIELD}: {kind.__name__} ({definition(kind)}) has no weights that could be trained."
+            f"{_FIELD}: {kind.__name__} ({definition_location(kind)}) has no weights that could be trained."
         )
     return module
 
 
-def is_the_users(kind: type[RLModule]) -> bool:
+def is_user_class(kind: type[RLModule]) -> bool:
     """Whether a class is not Hindcast's."""
     return kind.__module__.partition(".")[0] != "hindcast"
 
@@ -401,7 +401,7 @@ def module_class_of(model: ModelSpec) -> type[RLModule]:
     if model.module_class is None:
         return PolicyModule
     kind = import_subclass(model.module_class, RLModule, _FIELD)
-    refuse_uncalled(kind, RLModule, _UNCALLED)
+    refuse_unused_overrides(kind, RLModule, _UNCALLED)
     return kind
 
 
@@ -424,16 +424,16 @@ def _check_takes(method: Any, field: str, arguments: Mapping[str, Any]) -> None:
         inspect.signature(method).bind(None, **arguments)
     except TypeError as error:
         raise SpecError(
-            f"{field} does not fit {method.__qualname__} ({definition(method)}): {error}."
+            f"{field} does not fit {method.__qualname__} ({definition_location(method)}): {error}."
         ) from error
 
 
-def _memory(encoder: Encoder, model: ModelSpec) -> Recurrent | None:
+def _memory(encoder: Encoder, model: ModelSpec) -> RecurrentLayer | None:
     if model.recurrent == "none":
         return None
-    return Recurrent(model.recurrent, encoder.output_size, model.cell_size, of_recurrent(model))
+    return RecurrentLayer(model.recurrent, encoder.output_size, model.cell_size, recurrent_initialiser(model))
 
 
 def _head(size_in: int, size_out: int, model: ModelSpec, gain: float) -> nn.Sequential:
-    sizes, initial = [size_in, *model.head_fcnet_hiddens], of_heads(model)
+    sizes, initial = [size_in, *model.head_fcnet_hiddens], head_initialiser(model)
     return nn.Sequential(*fully_connected(sizes, model, initial), linear(sizes[-1], size_out, gain, initial))

@@ -27,11 +27,11 @@ Episodes = Sequence[SingleAgentEpisode]
 class _AddObservations(ConnectorV2):
     """A column of observations into the batch, unless it is in it: those of the steps, or so many steps later."""
 
-    added: ClassVar[tuple[str, ...]]
+    added_columns: ClassVar[tuple[str, ...]]
     later: ClassVar[int]
 
     def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
-        (column,) = self.added
+        (column,) = self.added_columns
         if column not in batch:
             for episode in episodes:
                 observations = episode.get_observations(slice(self.later, self.later + len(episode)))
@@ -42,21 +42,21 @@ class _AddObservations(ConnectorV2):
 class AddObservationsFromEpisodesToBatch(_AddObservations):
     """`obs` of each step into the batch, unless they are in it."""
 
-    added = (Columns.OBS,)
+    added_columns = (Columns.OBS,)
     later = 0
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(_AddObservations):
     """`new_obs` of each step into the batch, unless they are in it: the observation after it, also the final one."""
 
-    added = (Columns.NEXT_OBS,)
+    added_columns = (Columns.NEXT_OBS,)
     later = 1
 
 
 class AddColumnsFromEpisodesToTrainBatch(ConnectorV2):
     """Actions, rewards, `terminateds`, `truncateds` and all recorded model outputs into the batch."""
 
-    added = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+    added_columns = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 
     def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
         """Those that are not in it."""
@@ -79,7 +79,7 @@ class BatchIndividualItems(ConnectorV2):
     def __call__(self, *, batch: Items, **_: Any) -> Items:
         """Columns that are arrays already stay."""
         own = batch.pop(DEFAULT_MODULE_ID, {})
-        return {DEFAULT_MODULE_ID: {**own, **{name: as_rows(items) for name, items in batch.items()}}}
+        return {DEFAULT_MODULE_ID: {**own, **{name: stack_items(items) for name, items in batch.items()}}}
 
 
 class NumpyToTensor(ConnectorV2):
@@ -165,7 +165,7 @@ class AgentToModuleMapping(_WithoutNeed):
     why = "there is one agent and one module"
 
 
-PIECES: Final = {
+LIBRARY_CONNECTORS: Final = {
     piece.__name__: piece
     for piece in (
         AddObservationsFromEpisodesToBatch,
@@ -174,7 +174,7 @@ PIECES: Final = {
     )
 }
 """Those that `spec.pipeline.connectors` names directly."""
-WITHOUT_NEED: Final = {
+UNNEEDED_CONNECTORS: Final = {
     "BatchIndividualItems": "data are columns from storage to batch, so there are no single items to batch",
     "NumpyToTensor": "batches are tensors on the learner's device already",
     "FrameStackingLearner": "frames are stacked by spec.model.frameStack, in training as in acting",
@@ -193,7 +193,7 @@ WITHOUT_NEED: Final = {
 """RLlib's pieces that a training has no need of, and why."""
 
 
-def default_pieces() -> list[ConnectorV2]:
+def default_connectors() -> list[ConnectorV2]:
     """What RLlib's pipeline for learners ends with."""
     return [
         AddObservationsFromEpisodesToBatch(),
@@ -210,7 +210,7 @@ def is_default(piece: Any) -> bool:
     )
 
 
-def as_rows(items: Any) -> Any:
+def stack_items(items: Any) -> Any:
     """Items as nested arrays `[items, ...]`, those of all episodes end to end.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import per_observation, root
+from hindcast.episodes.columns import is_per_observation, root
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import generator
@@ -40,9 +40,9 @@ class Context:
     """
 
     seed: int
-    connector: int
+    connector_index: int
     epoch: int
-    place: int
+    position: int
     stochastic: bool
     metrics: MetricsLogger = field(default_factory=MetricsLogger)
 
@@ -57,7 +57,7 @@ class Context:
             raise RuntimeError(
                 "a connector that uses context.rng must say so with the class attribute stochastic = True"
             )
-        return generator(self.seed, "connector", self.connector, self.epoch, self.place)
+        return generator(self.seed, "connector", self.connector_index, self.epoch, self.position)
 
 
 class Connector:
@@ -85,7 +85,7 @@ class Connector:
         """The function whose file and line messages give."""
         return type(self).__call__
 
-    def adds(self, spec: DataSpec) -> frozenset[str]:  # noqa: ARG002
+    def added_columns(self, spec: DataSpec) -> frozenset[str]:  # noqa: ARG002
         """`columns`; to be overridden where they depend on what the data hold."""
         return frozenset(self.columns)
 
@@ -128,17 +128,17 @@ class AddColumns(BlockConnector):
 
     reads: Collection[str] | None = ()
 
-    def __init__(self, columns: Collection[str], recorded: bool = False) -> None:
+    def __init__(self, columns: Collection[str], all_recorded: bool = False) -> None:
         self.columns = tuple(columns)
-        self._recorded = recorded
+        self._recorded = all_recorded
 
     def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
         return block
 
-    def adds(self, spec: DataSpec) -> frozenset[str]:
+    def added_columns(self, spec: DataSpec) -> frozenset[str]:
         if not self._recorded:
-            return super().adds(spec)
+            return super().added_columns(spec)
         recorded = {
-            root(leaf) for leaf, what in spec.leaves.items() if what.dtype and not per_observation(leaf)
+            root(leaf) for leaf, what in spec.leaves.items() if what.dtype and not is_per_observation(leaf)
         }
-        return super().adds(spec) | recorded
+        return super().added_columns(spec) | recorded

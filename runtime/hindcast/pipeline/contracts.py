@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, leaves_of, per_observation
+from hindcast.episodes.columns import Columns, is_per_observation, leaves_of
 from hindcast.episodes.spaces import flatten_space
 from hindcast.user_code import Misuse
 
-REPEATABLE: Final = (
+REPEATABILITY_RULES: Final = (
     "draw random numbers from context.rng alone (stochastic = True), not from np.random, random or torch, keep nothing "
     "from call to call{}, and leave what is given as it is"
 )
@@ -35,11 +35,11 @@ def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
             f"{new.num_steps}; their number and lengths must stay as recorded."
         )
     for leaf, column in new.columns.items():
-        expected = new.num_steps + (new.num_episodes if per_observation(leaf) else 0)
+        expected = new.num_steps + (new.num_episodes if is_per_observation(leaf) else 0)
         if len(column) != expected:
             raise Misuse(
                 f"returned {len(column)} rows in column {leaf!r}; expected {expected}, one for each "
-                f"timestep{' and each final observation' if per_observation(leaf) else ''}."
+                f"timestep{' and each final observation' if is_per_observation(leaf) else ''}."
             )
 
 
@@ -60,7 +60,7 @@ def check_observations(new: Any, given: Block) -> None:
             )
 
 
-def check_mapped(made: Block, observations: gym.Space | None) -> None:
+def check_mapped_episodes(made: Block, observations: gym.Space | None) -> None:
     """Refuse episodes whose rewards are not numbers, or whose observations are not of the space.
 
     Raises:
@@ -79,7 +79,7 @@ def check_mapped(made: Block, observations: gym.Space | None) -> None:
             )
 
 
-def read_only(rows: Mapping[str, Any]) -> dict[str, Any]:
+def as_read_only(rows: Mapping[str, Any]) -> dict[str, Any]:
     """The rows, for code that may not change them: writing into an array raises where it is done."""
     return {name: _read_only(each) if isinstance(each, np.ndarray) else each for name, each in rows.items()}
 
@@ -105,7 +105,7 @@ def check_batch(batch: Mapping[str, Tensor], items: int) -> None:
             raise Misuse(f"returned {leaf!r} of shape {[*tensor.shape]}; the batch has {items} items.")
 
 
-def check_again(once: Mapping[str, Any], again: Mapping[str, Any], unless: str = "") -> None:
+def check_repeatable(once: Mapping[str, Any], again: Mapping[str, Any], exemption: str = "") -> None:
     """Refuse a step that makes two things of one, so that a run would follow from who reads, and from where it resumed.
 
     Args:
@@ -117,7 +117,7 @@ def check_again(once: Mapping[str, Any], again: Mapping[str, Any], unless: str =
     for leaf in sorted(once.keys() | again.keys()):
         if leaf not in once or leaf not in again or not _matching(once[leaf], again[leaf]):
             raise Misuse(
-                f"made two different columns {leaf!r} of the same data: {REPEATABLE.format(unless)}."
+                f"made two different columns {leaf!r} of the same data: {REPEATABILITY_RULES.format(exemption)}."
             )
 
 

@@ -25,10 +25,10 @@ from itertools import chain, islice
 from typing import Any, Final, cast
 
 from hindcast.episodes.block import Block
-from hindcast.errors import OutOfMemory, UserError, WorkerLost, caught, first_line, raised
+from hindcast.errors import OutOfMemory, UserError, WorkerLost, catch_user_error, first_line, unwrap
 from hindcast.memory import oom_kills
 from hindcast.pipeline.executors import PreLearn, UnitInEpoch
-from hindcast.pipeline.turns import turn
+from hindcast.pipeline.turn_lock import hold_turn
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
 
@@ -42,7 +42,7 @@ _SHARE_OF_STORE: Final = 0.25
 """Of the cluster's object stores: what the units under way may take in all."""
 _IDLE_SECONDS: Final = 30.0
 _MOST_DEATHS: Final = 3
-KILLED_FOR_MEMORY = ("NODE_OUT_OF_MEMORY", "running low on memory")
+OOM_MESSAGES = ("NODE_OUT_OF_MEMORY", "running low on memory")
 """What Ray's messages say of a process that its memory monitor killed."""
 
 
@@ -76,7 +76,7 @@ class DataWorkers:
             UserError: the pre-learner's; `WorkerLost` where data workers keep dying.
         """
         for reference in self.references(work, prelearn):
-            yield fetch(reference)
+            yield fetch_block(reference)
 
     def references(self, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Any]:
         """As `stream`, as references to the blocks' tables in the object store, for `fetch`."""
@@ -236,12 +236,12 @@ class BlockReader:
         Args:
             job: one reference, to the pre-learner.
         """
-        return caught(lambda: self._block(job[0], work))
+        return catch_user_error(lambda: self._block(job[0], work))
 
     def _block(self, prelearner: Any, work: UnitInEpoch) -> Block:
         if self._is_killed_for_memory:
             raise OutOfMemory("a data worker was killed for memory: raise spec.pipeline.dataWorkers.memory")
-        with turn():
+        with hold_turn():
             block = self._prelearner(prelearner)(*work)
         return block.without_details()  # nor what it computed of itself, such as its steps' episodes
 
@@ -264,7 +264,7 @@ def _is_restarted() -> bool:
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
-def fetch(reference: Any) -> Block:
+def fetch_block(reference: Any) -> Block:
     """The block behind a reference, as a view into the object store.
 
     Raises:
@@ -274,7 +274,7 @@ def fetch(reference: Any) -> Block:
     import ray
 
     try:
-        return raised(cast(Block | UserError, ray.get(reference)))
+        return unwrap(cast(Block | UserError, ray.get(reference)))
     except (
         ray.exceptions.RayActorError,
         ray.exceptions.ObjectLostError,
@@ -287,9 +287,7 @@ def _lost(error: Exception) -> WorkerLost:
     import ray
 
     reason = first_line(error)
-    if isinstance(error, ray.exceptions.OutOfMemoryError) or any(
-        sign in str(error) for sign in KILLED_FOR_MEMORY
-    ):
+    if isinstance(error, ray.exceptions.OutOfMemoryError) or any(sign in str(error) for sign in OOM_MESSAGES):
         return OutOfMemory(
             f"data workers were killed for memory: raise spec.pipeline.dataWorkers.memory ({reason})"
         )

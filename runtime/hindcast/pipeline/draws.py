@@ -13,13 +13,13 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, UserCodeError
-from hindcast.pipeline.feeds import Feed, State, refuse_other, refuse_priorities
+from hindcast.pipeline.feeds import Feed, State, check_same_position, refuse_priorities
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.priorities import FIRST, Priorities
+from hindcast.pipeline.priorities import INITIAL_PRIORITY, Priorities
 from hindcast.pipeline.rng import Uniforms
-from hindcast.pipeline.share import WHOLE, Share
-from hindcast.pipeline.window import Batch, Recipe, WindowData, below
+from hindcast.pipeline.shard import WHOLE_BATCH, Shard
+from hindcast.pipeline.window import Batch, Recipe, WindowData, select_prefix
 
 
 class Draws:
@@ -49,10 +49,12 @@ class Draws:
         self._uniforms = Uniforms(seed, "draw")
         self._wrong = torch.zeros((), dtype=torch.bool, device=device)
         self._priorities: Priorities | None = None
-        self.unanswered: Tensor | None = None
+        self.pending_items: Tensor | None = None
         if needs.sampling == "prioritized":
             self._priorities = self._without()
-            self._priorities.put(torch.full((size,), self._priorities.power(FIRST), device=device))
+            self._priorities.fill(
+                torch.full((size,), self._priorities.to_power(INITIAL_PRIORITY), device=device)
+            )
 
     @property
     def priorities(self) -> Priorities:
@@ -74,9 +76,9 @@ class Draws:
         uniform = self.uniforms(count)
         if self._priorities is None:
             return (uniform * self.size).long(), {}
-        self.unanswered, likelier = self._priorities.draw(uniform)
+        self.pending_items, likelier = self._priorities.draw(uniform)
         beta = self._needs.beta if beta is None else beta
-        return self.unanswered, {Columns.WEIGHTS: (likelier**-beta).float()}
+        return self.pending_items, {Columns.WEIGHTS: (likelier**-beta).float()}
 
     def uniforms(self, count: int) -> Tensor:
         """The numbers of the next `count` draws: `[count]` float64, from 0 to below 1."""
@@ -91,14 +93,14 @@ class Draws:
             UserCodeError: items are not drawn by priority, or there is not one for each item.
         """
         own = self.priorities
-        assert self.unanswered is not None
-        if priorities.shape != self.unanswered.shape:
+        assert self.pending_items is not None
+        if priorities.shape != self.pending_items.shape:
             raise UserCodeError(
                 f"The algorithm's losses give priorities of shape {list(priorities.shape)} for "
-                f"{len(self.unanswered)} items; it must be one for each."
+                f"{len(self.pending_items)} items; it must be one for each."
             )
-        self._wrong |= own.set(self.unanswered, priorities)
-        self.unanswered = None
+        self._wrong |= own.set(self.pending_items, priorities)
+        self.pending_items = None
 
     def replace(self, leaving: int, coming: int) -> None:
         """Drop the first `leaving` items and append `coming` new ones, which get the greatest priority held."""
@@ -106,15 +108,15 @@ class Draws:
             self.size += coming - leaving
             return
         powers = self.priorities.powers[: self.size]
-        first = powers.new_full((1,), self.priorities.power(FIRST))
+        first = powers.new_full((1,), self.priorities.to_power(INITIAL_PRIORITY))
         greatest = torch.cat([powers, first]).amax()
-        self.hold(torch.cat([powers, greatest.expand(coming)])[leaving:])
+        self.set_powers(torch.cat([powers, greatest.expand(coming)])[leaving:])
 
-    def hold(self, powers: Tensor) -> None:
+    def set_powers(self, powers: Tensor) -> None:
         """Draw, by priority, from items of these `powers` from now on, `[size]` float32 (see `Priorities.put`)."""
-        self.size, self.unanswered = len(powers), None
+        self.size, self.pending_items = len(powers), None
         self._priorities = self._without()
-        self._priorities.put(powers)
+        self._priorities.fill(powers)
 
     def check(self) -> None:
         """Refuse priorities that were NaN or infinite; waits for the device.
@@ -133,7 +135,7 @@ class Draws:
 
     def load(self, count: int, size: int, tensors: Mapping[str, Tensor]) -> None:
         """Resume after `count` draws, with `size` items and the tensors of `tensors`."""
-        self.count, self.size, self.unanswered = count, size, None
+        self.count, self.size, self.pending_items = count, size, None
         if self._priorities is not None:
             self._wrong.zero_()
             self._priorities = self._without()
@@ -157,18 +159,18 @@ class DrawsFeed(Feed, ABC):
     def cursor(self) -> int:
         return self._draws.count
 
-    def take(self, count: int, share: Share = WHOLE) -> Batch:
+    def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
         """See `Feed`.
 
         Raises:
             UserCodeError: the previous items, drawn by priority, have not been given their priorities.
         """
-        if self._draws.unanswered is not None:
+        if self._draws.pending_items is not None:
             raise UserCodeError(
                 "The algorithm draws by priority, but the losses of the previous batch gave none: set `priorities` of "
                 "`Losses`."
             )
-        data, own = self._window(), share.of(count)
+        data, own = self._window(), shard.slice_of(count)
         index, columns = self._draws.next(count)
         self._drawn(index)
         return data.gather(index[own]) | {name: column[own] for name, column in columns.items()}
@@ -197,7 +199,7 @@ class DrawsFeed(Feed, ABC):
 
     def _resume(self, state: State, size: int, tensors: Mapping[str, Tensor]) -> None:
         """Draw from `size` items where `state` and `tensors` were saved."""
-        self._draws.load(int(state["cursor"]), size, below("priorities/", tensors))
+        self._draws.load(int(state["cursor"]), size, select_prefix("priorities/", tensors))
 
     @abstractmethod
     def _window(self) -> WindowData:
@@ -228,7 +230,7 @@ class ReplayFeed(DrawsFeed):
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`. The data are released, since the observation filter may have been restored too."""
         order = "the seed, the sampling, alpha or how items are cut has"
-        refuse_other(state, self.state(), self._loader.place, order)
+        check_same_position(state, self.state(), self._loader.location, order)
         self.close()
         tensors = tensors or {}
         self._seen.copy_(tensors["seen"])
@@ -240,7 +242,7 @@ class ReplayFeed(DrawsFeed):
     def _window(self) -> WindowData:
         if self._loaded is None:
             started = time.perf_counter()
-            self._loaded = self._loader.everything(epoch=0)
+            self._loaded = self._loader.load_all(epoch=0)
             self._waited += time.perf_counter() - started
         return self._loaded
 
@@ -264,5 +266,5 @@ class ReplayFeed(DrawsFeed):
         order, needs = self._loader.order, self._recipe.needs
         alpha = needs.alpha if needs.sampling == "prioritized" else None
         digest = hashlib.blake2b(repr([order.seed, needs.sampling, alpha]).encode(), digest_size=8)
-        digest.update(order.items.tobytes())
+        digest.update(order.unit_items.tobytes())
         return digest.hexdigest()

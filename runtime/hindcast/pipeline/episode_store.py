@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.episodes.block import PER_EPISODE, Block
-from hindcast.episodes.columns import per_observation
-from hindcast.formats.parquet.fragments import find_continued, join
-from hindcast.formats.spec import kind_of
+from hindcast.episodes.block import PER_EPISODE_ARRAYS, Block
+from hindcast.episodes.columns import is_per_observation
+from hindcast.formats.parquet.fragments import find_continued, join_fragments
+from hindcast.formats.spec import describe_array
 
 Array = NDArray[Any]
 I64 = NDArray[np.int64]
@@ -46,7 +46,7 @@ class EpisodeStore:
         self.capacity = capacity
         self.capacity_bytes = capacity_bytes
         self.blocks: list[Block] = []
-        self.evicted = 0
+        self.num_evicted = 0
         self._nbytes = np.empty(0, dtype=np.int64)
         self._index: Block | None = None
 
@@ -102,7 +102,7 @@ class EpisodeStore:
             found[places] = column[rows[places] - (ends[number] - len(column))]
         return found
 
-    def cut(self, episode: I64, t: I64, length: I64, leaves: Sequence[str]) -> Block:
+    def cut_fragments(self, episode: I64, t: I64, length: I64, leaves: Sequence[str]) -> Block:
         """Parts of episodes, each with the observation after its last step.
 
         Args:
@@ -114,7 +114,7 @@ class EpisodeStore:
 
         def gather(steps: I64, observations: I64) -> dict[str, Array]:
             return {
-                leaf: self.rows(leaf, observations if per_observation(leaf) else steps) for leaf in leaves
+                leaf: self.rows(leaf, observations if is_per_observation(leaf) else steps) for leaf in leaves
             }
 
         return self.index.cut(episode, t, length, gather)
@@ -124,18 +124,18 @@ class EpisodeStore:
         if not self.blocks:
             return {}
         block = Block.concat(self.blocks)
-        own = {name: getattr(block, name) for name in ("eps_id", "details", *PER_EPISODE)}
+        own = {name: getattr(block, name) for name in ("eps_id", "details", *PER_EPISODE_ARRAYS)}
         columns = {_COLUMN + leaf: column for leaf, column in block.columns.items()}
         return columns | {name: each for name, each in own.items() if each is not None}
 
     def load(self, arrays: Mapping[str, Array], evicted: int) -> None:
         """Hold the episodes of `arrays`, other keys aside, instead; so many were dropped before."""
-        self.blocks, self.evicted, self._index = [], evicted, None
+        self.blocks, self.num_evicted, self._index = [], evicted, None
         if "length" in arrays:
             columns = {
                 name.removeprefix(_COLUMN): each for name, each in arrays.items() if name.startswith(_COLUMN)
             }
-            own: dict[str, Any] = {name: arrays[name] for name in ("eps_id", *PER_EPISODE)}
+            own: dict[str, Any] = {name: arrays[name] for name in ("eps_id", *PER_EPISODE_ARRAYS)}
             self.blocks = [Block(columns, **own, details=arrays.get("details"))]
         self._nbytes = np.concatenate([np.empty(0, dtype=np.int64), *map(_bytes_of, self.blocks)])
 
@@ -151,7 +151,8 @@ class EpisodeStore:
             kept = held.columns[name]
             if (column.shape[1:], column.dtype) != (kept.shape[1:], kept.dtype):
                 raise ValueError(
-                    f"{name!r} is {kind_of(column)} in the episodes, and {kind_of(kept)} in those that are held"
+                    f"{name!r} is {describe_array(column)} in the episodes, and "
+                    f"{describe_array(kept)} in those that are held"
                 )
 
     def _is_continued(self, coming: Block) -> NDArray[np.bool_]:
@@ -180,7 +181,7 @@ class EpisodeStore:
         if self.capacity_bytes is not None:
             leaving = max(leaving, _excess(self._nbytes, self.capacity_bytes))
         if leaving:
-            self.evicted += leaving
+            self.num_evicted += leaving
             self._take_out(np.arange(self.num_episodes) < leaving)
 
     def _merge(self) -> None:
@@ -204,14 +205,14 @@ def _joined(blocks: Sequence[Block]) -> Block:
     block = Block.concat(blocks)
     _, first, which = np.unique(block.eps_id, return_index=True, return_inverse=True)
     block = block.take(np.argsort(first[which], kind="stable"))
-    return join(block, find_continued(block.eps_id, block.t_started, block.length))
+    return join_fragments(block, find_continued(block.eps_id, block.t_started, block.length))
 
 
 def _bytes_of(block: Block) -> I64:
     """`[N]` bytes of each episode's columns, with the characters of text."""
     total = np.zeros(block.num_episodes, dtype=np.int64)
     for name, column in block.columns.items():
-        observed = per_observation(name)
+        observed = is_per_observation(name)
         rows = block.length + observed
         total += rows * (column.nbytes // max(len(column), 1))
         if column.dtype == object:

@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hindcast.episodes.block import ranges
+from hindcast.episodes.block import concat_ranges
 from hindcast.errors import DataError, UserCodeError
-from hindcast.pipeline.filler import Filler
 from hindcast.pipeline.loader import LoadedWindow, Loader
 from hindcast.pipeline.order import Window
-from hindcast.pipeline.share import WHOLE, Share
-from hindcast.pipeline.targets import Held, Targets
+from hindcast.pipeline.prefetcher import Prefetcher
+from hindcast.pipeline.shard import WHOLE_BATCH, Shard
+from hindcast.pipeline.targets import Targets, WindowTargets
 from hindcast.pipeline.window import Batch, WindowData, concat_batches
 
 I64 = NDArray[np.int64]
@@ -52,7 +52,7 @@ class Feed(Protocol):
         """The next batch of the size that the feed was made with."""
         return self.take(self.batch_size)
 
-    def take(self, count: int, share: Share = WHOLE) -> Batch:
+    def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
         """The next `count` items, at least one; of them those that are `share`'s."""
 
     def state(self) -> State:
@@ -110,20 +110,20 @@ class WindowFeed(Feed, ABC):
         self._cursor = 0
         self._current: LoadedWindow | None = None
         self._complete: LoadedWindow | None = None
-        self._held: Held | None = None
+        self._held: WindowTargets | None = None
         self._waited = 0.0
 
     @property
     def cursor(self) -> int:
         return self._cursor
 
-    def take(self, count: int, share: Share = WHOLE) -> Batch:
+    def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
         """See `Feed`. Spans as many windows and epochs as it needs.
 
         Windows that hold nothing of the share are entered too: all learners enter each with the same weights.
         """
         parts: list[Batch] = []
-        own = share.of(count)
+        own = shard.slice_of(count)
         cursor, end = self._cursor, self._cursor + count
         first, last = cursor + own.start, cursor + own.stop
         while cursor < end:
@@ -148,7 +148,9 @@ class WindowFeed(Feed, ABC):
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed`. What is held is released, since the observation filter may have been restored too."""
-        refuse_other(state, self.state(), self._loader.place, "the seed, the window size or the sampling has")
+        check_same_position(
+            state, self.state(), self._loader.location, "the seed, the window size or the sampling has"
+        )
         self.close()
         self._cursor = int(state["cursor"])
         self._held = None
@@ -156,13 +158,13 @@ class WindowFeed(Feed, ABC):
             device = self._loader.recipe.device
             first_cursor, updates = state["targets"]
             columns = {name: tensor.to(device) for name, tensor in tensors.items()}
-            self._held = Held(int(first_cursor), int(updates), columns)
+            self._held = WindowTargets(int(first_cursor), int(updates), columns)
 
     def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
         refuse_priorities()
 
     def metrics(self) -> dict[str, float]:
-        seen = self._order.distinct(self._cursor)
+        seen = self._order.num_distinct(self._cursor)
         coverage = seen / self.epoch_size
         found = {
             "epoch": self._cursor / self.epoch_size,
@@ -194,13 +196,13 @@ class WindowFeed(Feed, ABC):
         now, held, first = targets.updates(), self._held, current.window.first_cursor
         is_due = held is not None and targets.every is not None and now - held.updates >= targets.every
         if held is None or held.first_cursor != first or is_due:
-            held = self._held = Held(first, now, targets.compute(current.data))
+            held = self._held = WindowTargets(first, now, targets.compute(current.data))
             self._complete = None
         if self._complete is None:
             self._complete = current._replace(data=current.data.with_columns(held.columns))
         return self._complete
 
-    def _held_here(self) -> Held | None:
+    def _held_here(self) -> WindowTargets | None:
         """The targets in use, unless the next item is of another window."""
         held = self._held
         if held is None or self._order.locate(self._cursor)[0].first_cursor != held.first_cursor:
@@ -211,12 +213,12 @@ class WindowFeed(Feed, ABC):
 class StreamingFeed(WindowFeed):
     """Holds the current window and loads the next in the background: memory for two windows."""
 
-    _filler: Filler | None = None
+    _filler: Prefetcher | None = None
 
     def _load(self, window: Window) -> LoadedWindow:
         """See `WindowFeed`: windows are taken in their order, so the filler's next one is this."""
         if self._filler is None:
-            self._filler = Filler(self._loader.windows(window))
+            self._filler = Prefetcher(self._loader.windows(window))
         try:
             return self._filler.take()
         except Exception:
@@ -237,12 +239,12 @@ class ResidentFeed(WindowFeed):
 
     def _load(self, window: Window) -> LoadedWindow:
         if self._data is None:
-            self._data = self._loader.everything(window.epoch)
+            self._data = self._loader.load_all(window.epoch)
         order = self._loader.permutation(window)
         if self._targets is not None:
             episodes = np.array([len(unit.lengths) for unit in self._loader.dataset.units])
             return LoadedWindow(window, self._data.take(_places(episodes, window, order.device)), order)
-        rows = _places(self._order.items, window, order.device)
+        rows = _places(self._order.unit_items, window, order.device)
         return LoadedWindow(window, self._data, rows.index_select(0, order))
 
     def close(self) -> None:
@@ -253,10 +255,10 @@ class ResidentFeed(WindowFeed):
 def _places(counts: I64, window: Window, device: torch.device) -> Tensor:
     """The places of a window's items, or episodes, among those of all data, of which unit u has `counts[u]`."""
     units = np.array(window.units)
-    return torch.from_numpy(ranges(counts.cumsum()[units] - counts[units], counts[units])).to(device)
+    return torch.from_numpy(concat_ranges(counts.cumsum()[units] - counts[units], counts[units])).to(device)
 
 
-def refuse_other(saved: State, here: State, place: str, order: str) -> None:
+def check_same_position(saved: State, here: State, place: str, order: str) -> None:
     """Refuse a position of other data, or of another order.
 
     Args:

@@ -17,14 +17,14 @@ from hindcast.pipeline.needs import Needs
 I64 = NDArray[np.int64]
 
 
-def items_in(length_N: I64, needs: Needs) -> I64:
+def count_items(length_N: I64, needs: Needs) -> I64:
     """`[N]` items of each episode: its timesteps, or its sequences."""
     if needs.seq_len is None:
         return length_N
-    return sequences_in(length_N, needs.seq_len, needs.burn_in, needs.stride)
+    return count_sequences(length_N, needs.seq_len, needs.burn_in, needs.stride)
 
 
-def sequences_in(length_N: I64, seq_len: int, burn_in: int, stride: int | None = None) -> I64:
+def count_sequences(length_N: I64, seq_len: int, burn_in: int, stride: int | None = None) -> I64:
     """`[N]` sequences of each episode; an episode without steps has none."""
     if stride is not None:
         return -(-length_N // stride)
@@ -42,28 +42,28 @@ class Sequences(NamedTuple):
         begins: `[I]` bool, whether its first step is its episode's first.
     """
 
-    first: Tensor
+    first_step: Tensor
     length: Tensor
     burn_in: Tensor
-    begins: Tensor
+    is_first: Tensor
 
 
-def cut(length_N: Tensor, seq_len: int, burn_in: int, stride: int | None = None) -> Sequences:
+def cut_sequences(length_N: Tensor, seq_len: int, burn_in: int, stride: int | None = None) -> Sequences:
     """A sequence begins every `seq_len - burn_in` steps of an episode, until all its steps are learned from.
 
     With a `stride`, one begins every `stride` steps, up to the episode's end.
     """
     device = length_N.device
-    count = torch.from_numpy(sequences_in(length_N.cpu().numpy(), seq_len, burn_in, stride)).to(device)
+    count = torch.from_numpy(count_sequences(length_N.cpu().numpy(), seq_len, burn_in, stride)).to(device)
     total = int(count.sum())
     episode = torch.repeat_interleave(torch.arange(len(count), device=device), count, output_size=total)
     number = torch.arange(total, device=device) - (count.cumsum(0) - count)[episode]
     start = number * (stride or seq_len - burn_in)
     return Sequences(
-        first=(length_N.cumsum(0) - length_N)[episode] + start,
+        first_step=(length_N.cumsum(0) - length_N)[episode] + start,
         length=(length_N[episode] - start).clamp(max=seq_len),
         burn_in=burn_in * (number > 0),
-        begins=number == 0,
+        is_first=number == 0,
     )
 
 

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
-from hindcast.pipeline.building import build_window
 from hindcast.pipeline.draws import DrawsFeed
 from hindcast.pipeline.episode_store import EpisodeStore
-from hindcast.pipeline.feeds import State, refuse_other
-from hindcast.pipeline.items import items_in
+from hindcast.pipeline.feeds import State, check_same_position
+from hindcast.pipeline.items import count_items
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.window import Batch, Recipe, WindowData
+from hindcast.pipeline.window_builder import build_window
 
 
-class Play(Protocol):
+class Player(Protocol):
     """Plays episodes with the policy as it is now."""
 
     @property
@@ -42,7 +42,7 @@ class Play(Protocol):
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveSource:
     """A source of episodes that the policy plays.
 
     Attributes:
@@ -58,7 +58,7 @@ class Live:
     """
 
     name: str
-    play: Play
+    player: Player
     updates: Callable[[], int]
     weight: float = 1.0
     timesteps_per_update: float = 1.0
@@ -83,11 +83,11 @@ class LiveFeed(DrawsFeed):
     epoch_size = epoch_timesteps = 0
     """An epoch is a pass over recorded data."""
 
-    def __init__(self, live: Live, recipe: Recipe, batch_size: int, seed: int) -> None:
+    def __init__(self, live: LiveSource, recipe: Recipe, batch_size: int, seed: int) -> None:
         super().__init__(recipe, batch_size, seed, 0)
         needs = recipe.needs
         alpha = needs.alpha if needs.sampling == "prioritized" else None
-        paces = [live.timesteps_per_update, live.warmup, live.play.width]
+        paces = [live.timesteps_per_update, live.warmup, live.player.width]
         self._order = [seed, alpha, *paces, live.capacity, live.capacity_bytes]
         self._live = live
         self._store = EpisodeStore(live.capacity, live.capacity_bytes)
@@ -106,20 +106,20 @@ class LiveFeed(DrawsFeed):
             "played": self._played,
             "playedSteps": self.timesteps_played,
             "returns": self._returns,
-            "evicted": self._store.evicted,
+            "evicted": self._store.num_evicted,
             "episodes": [name for block in blocks for name in block.eps_id.tolist()],
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         order = "the seed, the sampling, or how much is played and kept has"
-        refuse_other(state, self.state(), self._live.name, order)
+        check_same_position(state, self.state(), self._live.name, order)
         self._built = None
         tensors = tensors or {}
         names = np.array(state["episodes"], dtype=object)
         held = {name: tensor.numpy() for name, tensor in tensors.items()}
         self._store.load({**held, "eps_id": names}, int(state["evicted"]))
         lengths = self._store.index.length if len(names) else np.empty(0, np.int64)
-        self._items = items_in(lengths, self._recipe.needs)
+        self._items = count_items(lengths, self._recipe.needs)
         self._resume(state, int(self._items.sum()), tensors)
         self._played, self.timesteps_played = int(state["played"]), int(state["playedSteps"])
         self._returns = list(state["returns"])
@@ -128,13 +128,13 @@ class LiveFeed(DrawsFeed):
         """Returns of the episodes played since `count_anew`; a checkpoint holds them."""
         return list(self._returns)
 
-    def count_anew(self) -> None:
+    def reset_returns(self) -> None:
         """Begin an iteration, with no episodes yet."""
         self._returns = []
 
     def close(self) -> None:
         self._built = None
-        self._live.play.close()
+        self._live.player.close()
 
     def _held(self) -> Batch:
         return {
@@ -154,17 +154,17 @@ class LiveFeed(DrawsFeed):
     def _play(self) -> None:
         started = time.perf_counter()
         live, needs = self._live, self._recipe.needs
-        block = live.play(range(self._played, self._played + live.play.width), self.timesteps_played)
+        block = live.player(range(self._played, self._played + live.player.width), self.timesteps_played)
         self._returns += np.add.reduceat(block.columns[Columns.REWARDS], block.start).tolist()
         block = block.without_details().with_columns(
-            {name: column for name, column in block.columns.items() if root(name) in needs.kept}
+            {name: column for name, column in block.columns.items() if root(name) in needs.window_columns}
         )
         self._played += block.num_episodes
         self.timesteps_played += block.num_steps
-        evicted = self._store.evicted
+        evicted = self._store.num_evicted
         self._store.add(block)
-        coming = items_in(block.length, needs)
-        leaving = self._store.evicted - evicted
+        coming = count_items(block.length, needs)
+        leaving = self._store.num_evicted - evicted
         items = np.append(self._items, coming)
         self._draws.replace(int(items[:leaving].sum()), int(coming.sum()))
         self._items = items[leaving:]

@@ -13,11 +13,11 @@ from torch import Tensor
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
-from hindcast.pipeline.building import build_window
 from hindcast.pipeline.executors import UnitInEpoch
 from hindcast.pipeline.order import Order, Window
-from hindcast.pipeline.uploading import upload
+from hindcast.pipeline.upload import upload
 from hindcast.pipeline.window import Recipe, WindowData
+from hindcast.pipeline.window_builder import build_window
 
 I64 = NDArray[np.int64]
 Stream = Callable[[Iterable[UnitInEpoch]], Generator[Block, None, None]]
@@ -48,11 +48,11 @@ class Loader:
         place: where the user has the data, for messages.
     """
 
-    def __init__(self, dataset: Dataset, order: Order, stream: Stream, recipe: Recipe, place: str) -> None:
+    def __init__(self, dataset: Dataset, order: Order, stream: Stream, recipe: Recipe, location: str) -> None:
         self.dataset = dataset
         self.order = order
         self.recipe = recipe
-        self.place = place
+        self.location = location
         self._stream = stream
 
     def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:
@@ -67,7 +67,7 @@ class Loader:
                 yield LoadedWindow(window, data, self.permutation(window))
                 del data
 
-    def everything(self, epoch: int) -> WindowData:
+    def load_all(self, epoch: int) -> WindowData:
         """All units in the dataset's own order, as they are in `epoch`."""
         units = list(self.dataset.units)
         with closing(self._stream(UnitInEpoch(unit, epoch) for unit in units)) as blocks:
@@ -80,7 +80,7 @@ class Loader:
     def _from(self, window: Window) -> Iterator[Window]:
         while True:
             yield window
-            window = self.order.following(window)
+            window = self.order.next_window(window)
 
     def _build(self, units: Sequence[Unit], blocks: Iterator[Block], pinned: bool = False) -> WindowData:
         length = np.concatenate([unit.lengths for unit in units])

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hindcast.api.sentences import nearest
 
 Key = str | tuple[str, ...]
-Dumped = list[tuple[list[str], str, int | None, list[float]]]
+MetricDump = list[tuple[list[str], str, int | None, list[float]]]
 
 _REDUCTIONS: Final[dict[str, Callable[[list[float]], float]]] = {
     "mean": lambda values: sum(values) / len(values),
@@ -110,7 +110,7 @@ class MetricsLogger:
             here[name] = _REDUCTIONS[reduction](values)
         return found
 
-    def drain(self) -> Dumped:
+    def drain(self) -> MetricDump:
         """All that was logged, as JSON, for `add` elsewhere; logging starts again."""
         logged, self._logged = self._logged, {}
         return [(list(key), *own) for key, own in logged.items()]

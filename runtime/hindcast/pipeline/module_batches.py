@@ -11,10 +11,10 @@ from torch import Tensor
 
 from hindcast.episodes import nested
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, leaves_of, next_leaf, per_observation, root
+from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, next_leaf, root
 from hindcast.episodes.convert import info_to_json
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.connector_pieces import as_rows
+from hindcast.pipeline.connector_pieces import stack_items
 from hindcast.user_code import Misuse
 
 Array = NDArray[Any]
@@ -108,7 +108,7 @@ def with_batch(block: Block, batch: Mapping[str, Any], *, next_obs: bool) -> Blo
     return _with_rows(block, columns, next_obs)
 
 
-def single_steps(columns: Mapping[str, Array], prefix: str) -> Block:
+def rows_to_episodes_of_one_step(columns: Mapping[str, Array], prefix: str) -> Block:
     """Rows of a module's batch as episodes of one step each.
 
     Args:
@@ -134,7 +134,7 @@ def single_steps(columns: Mapping[str, Array], prefix: str) -> Block:
         if root(leaf) == Columns.OBS:
             after = given.get(next_leaf(leaf), column)
             made[leaf] = np.stack([column, after], axis=1).reshape(2 * rows, *column.shape[1:])
-        elif root(leaf) != Columns.NEXT_OBS and not per_observation(leaf):
+        elif root(leaf) != Columns.NEXT_OBS and not is_per_observation(leaf):
             made[leaf] = column
     return Block(
         columns=made,
@@ -156,7 +156,7 @@ def _with_rows(block: Block, columns: dict[str, Array], next_obs: bool) -> Block
             ended = block.terminated if leaf == Columns.TERMINATEDS else block.truncated
             if not np.array_equal(column.astype(np.bool_), block.step_flags(ended)):
                 raise Misuse(f"changed {leaf!r}; where episodes end must stay as recorded.")
-        elif not per_observation(leaf) and root(leaf) != Columns.NEXT_OBS:
+        elif not is_per_observation(leaf) and root(leaf) != Columns.NEXT_OBS:
             made[leaf] = made[leaf] if leaf in made and _same(made[leaf], column) else column
     if Columns.OBS in {root(leaf) for leaf in columns}:
         gone = [leaf for leaf in leaves_of(Columns.OBS, made) if leaf not in columns]
@@ -208,7 +208,7 @@ def _in_order(name: str, items: Any, block: Block) -> Any:
             f"gave a column {name!r} of the batch with items of {strange[0]!r}, which is none of the episodes."
         )
     own = {(eps_id,): items[(eps_id,)] for eps_id in block.eps_id if items.get((eps_id,))}
-    return as_rows(own) if own else np.empty(0)
+    return stack_items(own) if own else np.empty(0)
 
 
 def _leaves(name: str, value: Any) -> dict[str, Array]:

@@ -141,24 +141,24 @@ class Needs:
         return self.seq_len or 1
 
     @property
-    def stored(self) -> frozenset[str]:
+    def stored_columns(self) -> frozenset[str]:
         """The columns to read from storage: those that are made of others are not among them."""
         parts = (_DERIVED.get(root(column), frozenset({column})) for column in self.columns)
         return frozenset().union(*parts)
 
     @property
-    def kept(self) -> frozenset[str]:
+    def window_columns(self) -> frozenset[str]:
         """The columns that a window holds, from which items are cut."""
-        return self.stored | (self.columns & _FLAGS)
+        return self.stored_columns | (self.columns & _FLAGS)
 
     @property
-    def derived_bytes(self) -> int:
+    def extra_bytes_per_step(self) -> int:
         """Bytes per step on the device without the columns: what n-step items are gathered from, and priorities."""
         asked = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
         followed = Columns.NEXT_ACTIONS in self.columns
         return (16 if self.n_step > 1 or asked else 0) + followed + _SAMPLED_BYTES[self.sampling]
 
-    def from_data(self, columns: frozenset[str]) -> Needs:
+    def with_state_column(self, columns: frozenset[str]) -> Needs:
         """The same needs, with the column that initial states are read from.
 
         Args:

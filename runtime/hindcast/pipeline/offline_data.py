@@ -19,26 +19,26 @@ from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
-from hindcast.models.connectors import Preprocessing
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.batch_prelearner import calls_rows
-from hindcast.pipeline.connecting import ConnectorContext, make_connectors
+from hindcast.pipeline.connector_factory import ConnectorContext, make_connectors
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
-from hindcast.pipeline.contracts import check_again, check_batch
+from hindcast.pipeline.contracts import check_batch, check_repeatable
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
-from hindcast.pipeline.live_feed import Live, LiveFeed
+from hindcast.pipeline.live_feed import LiveFeed, LiveSource
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.pipeline.mixed import MixedFeed
+from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.pipeline.residency import default_budget
-from hindcast.pipeline.share import WHOLE, Share
-from hindcast.pipeline.source_feed import Settings, SourceFeed
+from hindcast.pipeline.rllib_prelearner import has_rllib_call
+from hindcast.pipeline.shard import WHOLE_BATCH, Shard
+from hindcast.pipeline.source_feed import SourceFeed, SourceSettings
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.training_config import TrainingConfig
 from hindcast.pipeline.window import Batch, Recipe
-from hindcast.user_code import calling, import_subclass, refuse_uncalled
+from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 
 _LIVE_ITERATION: Final = 1000
 _LOGGED: Final = "learner_connector"
@@ -72,8 +72,8 @@ def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
     if pipeline.offline_data is None:
         return OfflineData
     found = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
-    refuse_uncalled(found, OfflineData, _UNCALLED)
-    if not reads_by_itself(pipeline):
+    refuse_unused_overrides(found, OfflineData, _UNCALLED)
+    if not has_own_reader(pipeline):
         return found
     if found.sample is not OfflineData.sample:
         raise SpecError(
@@ -83,7 +83,7 @@ def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
     return OfflineData
 
 
-def reads_by_itself(pipeline: PipelineSpec) -> bool:
+def has_own_reader(pipeline: PipelineSpec) -> bool:
     """Whether the user's subclass is in RLlib's form: its `__init__(config)` says what is read, as `data`.
 
     Raises:
@@ -146,8 +146,8 @@ class OfflineData(Feed):
         action_space: gym.Space | None = None,
         executor: Executor | None = None,
         connectors: Sequence[Any] = (),
-        share: Share = WHOLE,
-        live: Sequence[Live] = (),
+        shard: Shard = WHOLE_BATCH,
+        live_sources: Sequence[LiveSource] = (),
         module: RLModule | None = None,
     ) -> None:
         pipeline = pipeline or PipelineSpec()
@@ -157,19 +157,19 @@ class OfflineData(Feed):
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
         given = ConnectorContext(*spaces, module, next_obs=Columns.NEXT_OBS in needs.columns)
-        called_before = calls_rows(prelearner_class(pipeline))  # which runs them
+        called_before = has_rllib_call(prelearner_class(pipeline))  # which runs them
         steps = make_connectors(() if called_before else pipeline.connectors, connectors, given)
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
-        self._share = share
+        self._share = shard
         self._batch_connectors = [step for step in steps if isinstance(step, BatchConnector)]
         self._budget = (
             default_budget(device)
             if pipeline.resident_budget is None
             else parse_bytes(pipeline.resident_budget)
         )
-        self._settings = Settings(
+        self._settings = SourceSettings(
             needs=needs,
             pipeline=pipeline,
             seed=seed,
@@ -179,12 +179,14 @@ class OfflineData(Feed):
             action_space=spaces[1],
             executor=executor or Local(),
             connectors=tuple(step for step in steps if isinstance(step, BlockConnector)),
-            added=frozenset().union(*(step.adds(spec) for step in steps if spec is not None)),
+            extra_columns=frozenset().union(
+                *(step.added_columns(spec) for step in steps if spec is not None)
+            ),
         )
-        self.live = live
+        self.live_sources = live_sources
         self._live_feeds: list[LiveFeed] = []
         self._refuse_with_live()
-        self._weights = [source.weight for source in sources] + [each.weight for each in live]
+        self._weights = [source.weight for source in sources] + [each.weight for each in live_sources]
         self._tried: set[int] = set()
         self._waited = 0.0
         self._sources: list[SourceFeed] = []
@@ -196,7 +198,7 @@ class OfflineData(Feed):
         self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
 
     @classmethod
-    def rows_in_training(cls, training: Mapping[str, Any]) -> Any:
+    def read_rows(cls, training: Mapping[str, Any]) -> Any:
         """What a subclass in RLlib's form reads."""
         made: Any = cls
         return made(TrainingConfig(training)).data
@@ -228,7 +230,7 @@ class OfflineData(Feed):
         done = updates % self.updates_per_iteration
         if not done:
             for feed in self._live_feeds:
-                feed.count_anew()
+                feed.reset_returns()
         return self.updates_per_iteration - done
 
     def iterations(self, iteration: int, updates: int) -> int:
@@ -241,7 +243,7 @@ class OfflineData(Feed):
         timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
         known = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
         names = [name for name in known if name in feed]
-        logged = {_LOGGED: found} if (found := self._settings.logged.reduce()) else {}
+        logged = {_LOGGED: found} if (found := self._settings.metrics.reduce()) else {}
         return {"timers": timers} | {name: feed[name] for name in names} | self._sampled() | logged
 
     def _sampled(self) -> dict[str, Any]:
@@ -254,7 +256,9 @@ class OfflineData(Feed):
             "env_runners": {
                 "episode_return_mean": sum(returns) / len(returns) if returns else None,
                 "num_episodes": len(returns),
-                **{name: value for live in self.live for name, value in live.metrics.reduce().items()},
+                **{
+                    name: value for live in self.live_sources for name, value in live.metrics.reduce().items()
+                },
             },
         }
 
@@ -265,7 +269,7 @@ class OfflineData(Feed):
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)
 
-    def take(self, count: int, share: Share = WHOLE) -> Batch:
+    def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
         """See `Feed`.
 
         If batches are changed, by connectors of scope `batch` or a custom `sample`, each
@@ -275,11 +279,15 @@ class OfflineData(Feed):
             with calling(f"{type(self).__name__}.sample", self.sample):
                 batch = self.sample(count)
                 check_batch(batch, count)
-        elif share == WHOLE or self._batch_connectors:
+        elif shard == WHOLE_BATCH or self._batch_connectors:
             batch = self.sample(count)
         else:
-            return self._feed.take(count, share)
-        return batch if share == WHOLE else {leaf: tensor[share.of(count)] for leaf, tensor in batch.items()}
+            return self._feed.take(count, shard)
+        return (
+            batch
+            if shard == WHOLE_BATCH
+            else {leaf: tensor[shard.slice_of(count)] for leaf, tensor in batch.items()}
+        )
 
     def sample(self, num_samples: int) -> Batch:
         """The next `num_samples` items as a batch, leaf -> `[num_samples, ...]` on the learner's device."""
@@ -287,7 +295,7 @@ class OfflineData(Feed):
         batch = self._feed.take(num_samples)
         for position, connector in enumerate(self._batch_connectors):
             context = Context(
-                self._settings.seed, position, 0, place, connector.stochastic, self._settings.logged
+                self._settings.seed, position, 0, place, connector.stochastic, self._settings.metrics
             )
             with calling(f"connector {connector.name}", connector.function):
                 batch = self._connected(batch, num_samples, connector, context)
@@ -348,14 +356,14 @@ class OfflineData(Feed):
                 source.plan() | {"share": weight / sum(self._weights)}
                 for source, weight in zip(self._sources, self._weights, strict=False)
             ],
-            **({"samplerShare": self._weights[-1] / sum(self._weights)} if self.live else {}),
+            **({"samplerShare": self._weights[-1] / sum(self._weights)} if self.live_sources else {}),
         }
 
     def _connected(self, batch: Batch, items: int, connector: BatchConnector, context: Context) -> Batch:
         """The first batch is connected twice, with what the connector remembers given back to it in between."""
         once = None
-        if context.connector not in self._tried:
-            self._tried.add(context.connector)
+        if context.connector_index not in self._tried:
+            self._tried.add(context.connector_index)
             remembered = copy.deepcopy(connector.state())
             once = connector(
                 {leaf: tensor.clone() for leaf, tensor in batch.items()},
@@ -366,11 +374,11 @@ class OfflineData(Feed):
         connected = connector(batch, context)
         check_batch(connected, items)
         if once is not None:
-            check_again(once, connected, unless=" but what state() returns and load() takes")
+            check_repeatable(once, connected, exemption=" but what state() returns and load() takes")
         return connected
 
     def _refuse_with_live(self) -> None:
-        if not self.live:
+        if not self.live_sources:
             return
         if self._settings.needs.targets:
             raise SpecError(
@@ -404,10 +412,12 @@ class OfflineData(Feed):
             raise RuntimeError("the algorithm has targets: set `targets` before the first batch")
         targets = self.targets if settings.needs.targets else None
         feeds = [source.feed(self.batch_size, targets) for source in self._sources]
-        if self.live:
-            needs = settings.needs.from_data(frozenset({Columns.STATE_OUT}))
+        if self.live_sources:
+            needs = settings.needs.with_state_column(frozenset({Columns.STATE_OUT}))
             recipe = Recipe(needs, settings.preprocessing, settings.device)
-            self._live_feeds = [LiveFeed(live, recipe, self.batch_size, settings.seed) for live in self.live]
+            self._live_feeds = [
+                LiveFeed(live, recipe, self.batch_size, settings.seed) for live in self.live_sources
+            ]
         feeds += self._live_feeds
         if len(feeds) == 1:
             return feeds[0]

@@ -38,14 +38,14 @@ class Window:
     epoch: int
     index: int
     units: tuple[int, ...]
-    steps: int
-    items: int
+    num_steps: int
+    num_items: int
     first_cursor: int
 
     @property
     def end_cursor(self) -> int:
         """Items delivered when it is used up."""
-        return self.first_cursor + self.items
+        return self.first_cursor + self.num_items
 
 
 class Order:
@@ -66,24 +66,24 @@ class Order:
 
     def __init__(
         self,
-        steps: I64,
-        nbytes: I64,
+        unit_steps: I64,
+        unit_nbytes: I64,
         *,
         seed: int,
         window_steps: int,
         window_bytes: int,
         replacement: bool = False,
-        items: I64 | None = None,
+        unit_items: I64 | None = None,
     ) -> None:
-        self.steps = np.asarray(steps, dtype=np.int64)
-        self.items = self.steps if items is None else np.asarray(items, dtype=np.int64)
-        self.nbytes = np.asarray(nbytes, dtype=np.int64)
+        self.unit_steps = np.asarray(unit_steps, dtype=np.int64)
+        self.unit_items = self.unit_steps if unit_items is None else np.asarray(unit_items, dtype=np.int64)
+        self.unit_nbytes = np.asarray(unit_nbytes, dtype=np.int64)
         self.seed = seed
         self.window_steps = window_steps
         self.window_bytes = window_bytes
         self.replacement = replacement
-        self.epoch_size = int(self.items.sum())
-        self.epoch_timesteps = int(self.steps.sum())
+        self.epoch_size = int(self.unit_items.sum())
+        self.epoch_timesteps = int(self.unit_steps.sum())
         self._windows: tuple[int, list[Window]] | None = None
         self._missed: tuple[Window, NDArray[np.float64]] | None = None
         if self.epoch_size == 0:
@@ -94,10 +94,10 @@ class Order:
         """Identifies the order: cursors of orders with different digests do not mix."""
         limits = [self.seed, self.window_steps, self.window_bytes, int(self.replacement)]
         digest = hashlib.blake2b(repr(limits).encode(), digest_size=8)
-        digest.update(self.steps.tobytes())
-        digest.update(self.nbytes.tobytes())
-        if self.items is not self.steps:
-            digest.update(self.items.tobytes())
+        digest.update(self.unit_steps.tobytes())
+        digest.update(self.unit_nbytes.tobytes())
+        if self.unit_items is not self.unit_steps:
+            digest.update(self.unit_items.tobytes())
         return digest.hexdigest()
 
     def windows(self, epoch: int) -> list[Window]:
@@ -113,7 +113,7 @@ class Order:
         window = windows[bisect_right(windows, cursor, key=lambda window: window.first_cursor) - 1]
         return window, cursor - window.first_cursor
 
-    def following(self, window: Window) -> Window:
+    def next_window(self, window: Window) -> Window:
         """The window after this one, in the next epoch after an epoch's last."""
         return self.locate(window.end_cursor)[0]
 
@@ -121,16 +121,16 @@ class Order:
         """`[window.items]` positions in the window, units laid end to end, in the order of delivery."""
         random = generator(self.seed, "window", window.epoch, window.index)
         if self.replacement:
-            return random.integers(0, window.items, size=window.items, dtype=np.int64)
-        return random.permutation(window.items)
+            return random.integers(0, window.num_items, size=window.num_items, dtype=np.int64)
+        return random.permutation(window.num_items)
 
-    def distinct(self, cursor: int) -> int:
+    def num_distinct(self, cursor: int) -> int:
         """Distinct items among the first `cursor` delivered; with replacement, their expected number."""
         if not self.replacement:
             return min(cursor, self.epoch_size)
         window, missed = self._missed_until(cursor)
-        missed[list(window.units)] *= _chance_to_miss(window.items, cursor - window.first_cursor)
-        return round(float(self.items @ (1.0 - missed)))
+        missed[list(window.units)] *= _chance_to_miss(window.num_items, cursor - window.first_cursor)
+        return round(float(self.unit_items @ (1.0 - missed)))
 
     def _missed_until(self, cursor: int) -> tuple[Window, NDArray[np.float64]]:
         """The window at `cursor`, and for each unit how likely one of its items was in no draw of those before it.
@@ -139,19 +139,20 @@ class Order:
         """
         last = self._missed
         if last is None or last[0].first_cursor > cursor:
-            last = self.locate(0)[0], np.ones(len(self.steps))
+            last = self.locate(0)[0], np.ones(len(self.unit_steps))
         window, missed = last
         while window.end_cursor <= cursor:
-            missed[list(window.units)] *= _chance_to_miss(window.items, window.items)
-            window = self.following(window)
+            missed[list(window.units)] *= _chance_to_miss(window.num_items, window.num_items)
+            window = self.next_window(window)
         self._missed = window, missed
         return window, missed.copy()
 
     def _divide(self, epoch: int) -> list[Window]:
-        units = np.nonzero(self.steps)[0]
+        units = np.nonzero(self.unit_steps)[0]
         units = units[generator(self.seed, "epoch", epoch).permutation(len(units))]
         steps, items, nbytes = (
-            np.append(0, each[units].cumsum()) for each in (self.steps, self.items, self.nbytes)
+            np.append(0, each[units].cumsum())
+            for each in (self.unit_steps, self.unit_items, self.unit_nbytes)
         )
         windows: list[Window] = []
         start = 0
@@ -166,8 +167,8 @@ class Order:
                     epoch=epoch,
                     index=len(windows),
                     units=tuple(units[start:end].tolist()),
-                    steps=int(steps[end] - steps[start]),
-                    items=int(items[end] - items[start]),
+                    num_steps=int(steps[end] - steps[start]),
+                    num_items=int(items[end] - items[start]),
                     first_cursor=epoch * self.epoch_size + int(items[start]),
                 )
             )

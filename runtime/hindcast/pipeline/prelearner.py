@@ -23,32 +23,32 @@ from hindcast.episodes.convert import episodes_to_block
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.batch_prelearner import (
-    call_mapper,
-    calls_rows,
-    episodes_of_batches,
-    episodes_of_items,
-    episodes_of_rows,
-    in_rllibs_form,
-    made_of,
-    mapper_name,
-    maps_rows,
-)
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.contracts import (
-    REPEATABLE,
-    check_again,
+    REPEATABILITY_RULES,
+    as_read_only,
     check_episodes,
-    check_mapped,
+    check_mapped_episodes,
     check_observations,
-    read_only,
+    check_repeatable,
 )
 from hindcast.pipeline.executors import PreLearn
-from hindcast.pipeline.given_module import MultiRLModule
 from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.pipeline.multi_rl_module import MultiRLModule
+from hindcast.pipeline.rllib_prelearner import (
+    call_mapper,
+    has_rllib_call,
+    has_rllib_mapper,
+    is_in_rllib_form,
+    items_to_episodes,
+    mapper_name,
+    prelearn_rows,
+    rows_to_episodes,
+    sample_batches_to_episodes,
+)
 from hindcast.pipeline.training_config import TrainingConfig
-from hindcast.pipeline.turns import without_turn
-from hindcast.user_code import Misuse, calling, import_subclass, is_users, refuse_uncalled
+from hindcast.pipeline.turn_lock import release_turn
+from hindcast.user_code import Misuse, calling, import_subclass, is_user_code, refuse_unused_overrides
 
 _NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
 _UNCALLED: Final = {
@@ -143,7 +143,7 @@ class OfflinePreLearner:
     def _batch_of(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """In RLlib's form: rows through episodes and connectors as a module's batch, `default_policy/obs` and so on."""
         if self.config.input_read_episodes:
-            episodes = episodes_of_items(rows)
+            episodes = items_to_episodes(rows)
         elif self.config.input_read_sample_batches:
             episodes = call_mapper(self._map_sample_batch_to_episode, rows, self.config)["episodes"]
         else:
@@ -176,7 +176,7 @@ class OfflinePreLearner:
         if self._validate and epoch == 0:
             self._check_learnable(block, unit)
         if logged := metrics.drain():
-            block = replace(block, logged=logged)
+            block = replace(block, logged_metrics=logged)
         self.read_seconds += read_at - started
         self.prelearn_seconds += time.perf_counter() - read_at
         return block
@@ -184,7 +184,7 @@ class OfflinePreLearner:
     def _read_unit(self, unit: Unit) -> Block:
         """The unit as stored; others are pre-learned meanwhile, unless it is read in the middle of a user's call."""
         is_own = type(self).__call__ is OfflinePreLearner.__call__
-        with without_turn() if is_own else nullcontext():
+        with release_turn() if is_own else nullcontext():
             return self.dataset.read(unit, self._columns)
 
     @classmethod
@@ -218,13 +218,13 @@ class OfflinePreLearner:
             UserCodeError: it raised; it returned something else than episodes that fit the spaces; or it made of the
                 first rows something else when it was called again.
         """
-        config, in_their_form = TrainingConfig(training), in_rllibs_form(cls)
+        config, in_their_form = TrainingConfig(training), is_in_rllib_form(cls)
         name = mapper_name(cls, config) if in_their_form else "map_rows"
 
         def made() -> Block | None:
-            given = read_only(rows)
+            given = as_read_only(rows)
             if in_their_form:
-                return _found(made_of(cls, given, kwargs, training, where))
+                return _found(prelearn_rows(cls, given, kwargs, training, where))
             return _found(cls.map_rows(given, **kwargs))
 
         with calling(f"{cls.__name__}.{name}, given {where},", getattr(cls, name)):
@@ -243,15 +243,15 @@ class OfflinePreLearner:
         if given and isinstance(given[0], Block):
             return given[0]
         schema = named.get("schema") or getattr(getattr(self, "config", None), "input_read_schema", None)
-        return {"episodes": episodes_of_rows(_rows_in(given, named), schema)}
+        return {"episodes": rows_to_episodes(_rows_in(given, named), schema)}
 
     def _map_sample_batch_to_episode(self, *given: Any, **named: Any) -> Any:
         """Hook, in RLlib's form: rows of SampleBatch data, a fragment of an episode each, as `{"episodes": [...]}`."""
-        return {"episodes": episodes_of_batches(_rows_in(given, named))}
+        return {"episodes": sample_batches_to_episodes(_rows_in(given, named))}
 
     def _mapped(self, block: Block) -> Block:
         is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
-        if is_own or maps_rows(type(self)):  # rows of files were mapped when the data were prepared
+        if is_own or has_rllib_mapper(type(self)):  # rows of files were mapped when the data were prepared
             return block
         with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
             return self._checked(lambda: _as_block(self._map_to_episodes(block)), block.length, "mapping")
@@ -268,9 +268,9 @@ class OfflinePreLearner:
 
     def _check_learnable(self, block: Block, unit: Unit) -> None:
         """Refuse what no algorithm can learn from; what the user's connectors made is checked as recorded data are."""
-        spec, where = DataSpec.of_block(block), partial(self.dataset.locate, unit)
+        spec, where = DataSpec.from_block(block), partial(self.dataset.locate, unit)
         first = str(where(0))
-        custom = [each.name for each in self._connectors if is_users(each.function)]
+        custom = [each.name for each in self._connectors if is_user_code(each.function)]
         try:
             check_numbers(spec, first)
             if custom:
@@ -290,7 +290,7 @@ class OfflinePreLearner:
             return new
 
         with calling(f"connector {connector.name}", connector.function):
-            return self._checked(connected, block.length, context.connector)
+            return self._checked(connected, block.length, context.connector_index)
 
     def _checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], step: Hashable) -> Block:
         """The result of a custom step for a unit; for the first unit it is run twice and compared."""
@@ -298,11 +298,11 @@ class OfflinePreLearner:
         check_episodes(new, lengths)
         if step not in self._tried:
             self._tried.add(step)
-            check_again(new.columns, make().columns)
+            check_repeatable(new.columns, make().columns)
         return new
 
 
-def guarded(prelearner: OfflinePreLearner) -> PreLearn:
+def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
     """The pre-learner, or, where a subclass overrides `__call__`, one that makes its mistakes sentences."""
     if type(prelearner).__call__ is OfflinePreLearner.__call__:
         return prelearner
@@ -325,13 +325,15 @@ def _made_again(
     made = make()
     if made is None:
         return None
-    check_mapped(made, None if calls_rows(kind) else config.observation_space)
+    check_mapped_episodes(made, None if has_rllib_call(kind) else config.observation_space)
     if kind not in _tried:
         _tried.add(kind)
         again = make()
         if again is None or not np.array_equal(made.length, again.length):
-            raise Misuse(f"made two different lists of episodes of the same data: {REPEATABLE.format('')}.")
-        check_again(made.columns, again.columns)
+            raise Misuse(
+                f"made two different lists of episodes of the same data: {REPEATABILITY_RULES.format('')}."
+            )
+        check_repeatable(made.columns, again.columns)
     return made
 
 
@@ -362,7 +364,7 @@ def constructor_kwargs(kind: type[OfflinePreLearner], kwargs: Mapping[str, Any])
     is_own = kind.__init__ is not OfflinePreLearner.__init__
     if is_own and any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return dict(kwargs)
-    mapping = kind._map_to_episodes if maps_rows(kind) else kind.map_rows
+    mapping = kind._map_to_episodes if has_rllib_mapper(kind) else kind.map_rows
     mapped = inspect.signature(mapping).parameters
     return {name: value for name, value in kwargs.items() if name in taken or name not in mapped}
 
@@ -377,11 +379,11 @@ def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     if pipeline.pre_learner is None:
         return OfflinePreLearner
     found = import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")
-    refuse_uncalled(found, OfflinePreLearner, _UNCALLED)
+    refuse_unused_overrides(found, OfflinePreLearner, _UNCALLED)
     return found
 
 
-def reading_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
+def unit_prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     """The pre-learner that reads prepared data: one that works on rows was there before.
 
     Raises:
@@ -391,4 +393,4 @@ def reading_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     found = prelearner_class(pipeline)
     takes_config = "config" in inspect.signature(found.__init__).parameters
     is_own = found.__init__ is not OfflinePreLearner.__init__
-    return OfflinePreLearner if calls_rows(found) or (is_own and takes_config) else found
+    return OfflinePreLearner if has_rllib_call(found) or (is_own and takes_config) else found

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-FIRST: Final = 1.0
+INITIAL_PRIORITY: Final = 1.0
 """The priority of an item that has not been learnt from."""
 _SMALLEST: Final = 1e-6
 """Added to every priority, so that each item is drawn some time."""
@@ -43,10 +43,10 @@ class Priorities:
         """Float32, at least `[size]`: the priorities to the power of alpha, 0 where there is none."""
         return self._sums[0]
 
-    def power(self, priority: float) -> float:
+    def to_power(self, priority: float) -> float:
         return float((abs(priority) + _SMALLEST) ** self._alpha)
 
-    def put(self, powers: Tensor) -> None:
+    def fill(self, powers: Tensor) -> None:
         """Give the first places these priorities, float32 `[n]` to the power of alpha already."""
         self._sums[0][: len(powers)] = powers
         self._refresh(slice(None))

@@ -13,8 +13,8 @@ from itertools import count
 from typing import Any
 
 from hindcast.episodes.block import Block
-from hindcast.errors import UserError, WorkerLost, raised
-from hindcast.pipeline.data_workers import DataWorkers, fetch
+from hindcast.errors import UserError, WorkerLost, unwrap
+from hindcast.pipeline.data_workers import DataWorkers, fetch_block
 from hindcast.pipeline.executors import Executor, PreLearn, UnitInEpoch
 
 _MOST_WAITING = 1000
@@ -94,7 +94,7 @@ class LeaderExecutor(Executor):
             for reference in self._executor.references(work, prelearn):
                 self._relay.post.remote(key, posted, [reference])
                 posted += 1
-                yield fetch(reference)
+                yield fetch_block(reference)
         except WorkerLost as error:
             self._relay.post.remote(key, posted, error)
             raise
@@ -114,6 +114,6 @@ class FollowerExecutor(Executor):
         try:
             for place, _ in enumerate(work):
                 found: list[Any] | UserError = ray.get(self._relay.take.remote(key, place))
-                yield fetch(raised(found)[0])
+                yield fetch_block(unwrap(found)[0])
         finally:
             self._relay.leave.remote(key)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from hindcast.episodes.block import Block, ranges
-from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.block import Block, concat_ranges
+from hindcast.episodes.columns import Columns, is_per_observation, root
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.nested import unflatten
@@ -20,7 +20,7 @@ from hindcast.pipeline.draws import Draws
 from hindcast.pipeline.episode_store import EpisodeStore
 from hindcast.pipeline.items import discounted_rewards, steps_ahead
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.priorities import FIRST
+from hindcast.pipeline.priorities import INITIAL_PRIORITY
 
 I64 = NDArray[np.int64]
 Episodes = SingleAgentEpisode | Sequence[SingleAgentEpisode] | Block
@@ -146,7 +146,7 @@ class EpisodeReplayBuffer:
 
     def get_num_episodes_evicted(self) -> int:
         """Episodes that have left."""
-        return self._store.evicted
+        return self._store.num_evicted
 
     def get_num_timesteps(self) -> int:
         """Timesteps held."""
@@ -168,7 +168,7 @@ class EpisodeReplayBuffer:
                 for name, array in self._store.arrays().items()
             },
             "spaces": [None if space is None else space_to_state(space) for space in self._spaces],
-            "num_episodes_evicted": self._store.evicted,
+            "num_episodes_evicted": self._store.num_evicted,
             "seed": self._seed,
             "draws": self._draws.count,
             "added_timesteps": self._added,
@@ -229,7 +229,7 @@ class EpisodeReplayBuffer:
         index = self._store.index
         episode = np.searchsorted(index.start + index.length, drawn.numpy(), side="right")
         t = drawn.numpy() - index.start[episode]
-        parts = self._store.cut(episode, t, np.minimum(n, index.length[episode] - t), leaves)
+        parts = self._store.cut_fragments(episode, t, np.minimum(n, index.length[episode] - t), leaves)
         return block_to_episodes(_transitions(parts, gamma, weights.numpy()), *self._spaces)
 
     def _slices(
@@ -247,7 +247,7 @@ class EpisodeReplayBuffer:
         t = drawn - (ends - allowed)[episode]
         before, after = np.minimum(lookback, t), np.minimum(length, lengths[episode] - t)
         self.sampled_timesteps += int(after.sum())
-        parts = self._store.cut(episode, t - before, before + after, leaves)
+        parts = self._store.cut_fragments(episode, t - before, before + after, leaves)
         episodes = block_to_episodes(parts, *self._spaces)
         return [
             each.slice(slice(first, None), len_lookback_buffer=first)
@@ -269,7 +269,7 @@ class EpisodeReplayBuffer:
             drawn.append((number, first, min(int(index.length[number]) + 1 - first, length - into)))
             place += drawn[-1][2]
         numbers, firsts, sizes = np.array(drawn).T
-        episode, t = np.repeat(numbers, sizes), ranges(firsts, sizes)
+        episode, t = np.repeat(numbers, sizes), concat_ranges(firsts, sizes)
         is_first = np.zeros(place, dtype=np.bool_)
         is_first[sizes.cumsum() - sizes] = True
         is_final = t == index.length[episode]
@@ -322,7 +322,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         )
         self._needs = Needs(frozenset(), sampling="prioritized", alpha=alpha)
         self._draws = Draws(self._needs, seed, 0)
-        self._greatest = FIRST
+        self._greatest = INITIAL_PRIORITY
 
     def add(self, episodes: Episodes, weight: float | None = None) -> None:
         """Take episodes in; see `EpisodeReplayBuffer.add`.
@@ -332,7 +332,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             weight: their steps' first priority; the greatest so far if None.
         """
         block = self._block_of(episodes)
-        power = self._draws.priorities.power(self._greatest if weight is None else weight)
+        power = self._draws.priorities.to_power(self._greatest if weight is None else weight)
         self._keep_priorities()
         super().add(
             block.with_columns({**block.columns, _POWER: np.full(block.num_steps, power, np.float32)})
@@ -381,7 +381,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
                 for each item, or one is NaN or infinite.
         """
         given = np.asarray(priorities, dtype=np.float64)
-        drawn = self._draws.unanswered
+        drawn = self._draws.pending_items
         if drawn is None:
             raise ValueError(
                 "priorities are of the items drawn last: sample before update_priorities, and add after"
@@ -396,7 +396,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
     def get_state(self) -> dict[str, Any]:
         """See `EpisodeReplayBuffer.get_state`."""
-        drawn = self._draws.unanswered
+        drawn = self._draws.pending_items
         self._keep_priorities()
         return super().get_state() | {
             "alpha": self._needs.alpha,
@@ -412,7 +412,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         if len(self):
             self._take_priorities()
         if state["last_sampled"] is not None:
-            self._draws.unanswered = torch.tensor(state["last_sampled"])
+            self._draws.pending_items = torch.tensor(state["last_sampled"])
 
     def _keep_priorities(self) -> None:
         """Write the priorities into their column."""
@@ -422,7 +422,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             first += block.num_steps
 
     def _take_priorities(self) -> None:
-        self._draws.hold(torch.from_numpy(self._store.rows(_POWER, np.arange(len(self)))))
+        self._draws.set_powers(torch.from_numpy(self._store.rows(_POWER, np.arange(len(self)))))
 
 
 def _refuse_sequences(batch_length_T: int) -> None:
@@ -435,7 +435,7 @@ def _transitions(parts: Block, gamma: float, weights: NDArray[np.float32]) -> Bl
     n = parts.length
     observed = (parts.obs_start[:, None] + np.stack([np.zeros_like(n), n], 1)).ravel()
     columns = {
-        leaf: column[observed if per_observation(leaf) else parts.start]
+        leaf: column[observed if is_per_observation(leaf) else parts.start]
         for leaf, column in parts.columns.items()
     }
     rewards, most = parts.columns[Columns.REWARDS], int(n.max())

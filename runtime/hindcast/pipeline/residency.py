@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from hindcast.episodes.batched import batch_dtype
-from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.columns import Columns, is_per_observation, root
 from hindcast.errors import SpecError
 from hindcast.formats.spec import DataSpec
 from hindcast.formatting import size
@@ -24,11 +24,11 @@ _ROW_BYTES = 8
 class Residency(NamedTuple):
     """Whether a feed is resident, and why, as a sentence without its full stop."""
 
-    resident: bool
+    is_resident: bool
     reason: str
 
 
-def choose(
+def choose_residency(
     wanted: Literal["Auto", "Resident", "Streaming"], nbytes: int, budget: int, stochastic: Iterable[str]
 ) -> Residency:
     """Resident if the data fit the budget, unless `wanted` says otherwise.
@@ -67,11 +67,11 @@ def data_bytes(spec: DataSpec, recipe: Recipe, steps: int, episodes: int) -> int
     rows = {True: steps + episodes, False: steps}
     total = steps * _ROW_BYTES
     for leaf, what in spec.leaves.items():
-        if root(leaf) in recipe.needs.kept and what.dtype is not None:
+        if root(leaf) in recipe.needs.window_columns and what.dtype is not None:
             elements = what.itemsize // what.dtype.itemsize
-            total += rows[per_observation(leaf)] * elements * batch_dtype(what.dtype).itemsize
-    flags = recipe.needs.kept & {Columns.TERMINATEDS, Columns.TRUNCATEDS}
-    return total + steps * (len(flags) + recipe.needs.derived_bytes)
+            total += rows[is_per_observation(leaf)] * elements * batch_dtype(what.dtype).itemsize
+    flags = recipe.needs.window_columns & {Columns.TERMINATEDS, Columns.TRUNCATEDS}
+    return total + steps * (len(flags) + recipe.needs.extra_bytes_per_step)
 
 
 def default_budget(device: torch.device) -> int:

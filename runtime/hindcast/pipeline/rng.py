@@ -18,7 +18,7 @@ def generator(seed: int, *path: int | str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
 
 
-def seed_of(seed: int, *path: int | str) -> int:
+def derive_seed(seed: int, *path: int | str) -> int:
     """A 31-bit seed for `path` under `seed`, for generators of other libraries. Different paths give unrelated ones."""
     return int(generator(seed, *path).integers(2**31))
 

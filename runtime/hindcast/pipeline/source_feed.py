@@ -17,26 +17,31 @@ from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
-from hindcast.models.connectors import Preprocessing
-from hindcast.pipeline.connecting import EpisodeConnector
+from hindcast.models.preprocessing import Preprocessing
+from hindcast.pipeline.connector_factory import EpisodeConnector
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.draws import ReplayFeed
 from hindcast.pipeline.executors import Executor, UnitInEpoch
 from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
-from hindcast.pipeline.items import items_in
+from hindcast.pipeline.items import count_items
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
-from hindcast.pipeline.prelearner import OfflinePreLearner, constructor_kwargs, guarded, reading_class
-from hindcast.pipeline.residency import choose, data_bytes
+from hindcast.pipeline.prelearner import (
+    OfflinePreLearner,
+    constructor_kwargs,
+    guard_prelearner,
+    unit_prelearner_class,
+)
+from hindcast.pipeline.residency import choose_residency, data_bytes
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe, WindowData
 from hindcast.user_code import calling
 
 
 @dataclass(frozen=True)
-class Settings:
+class SourceSettings:
     """What all sources of a training share; see `OfflineData`.
 
     Attributes:
@@ -54,8 +59,8 @@ class Settings:
     action_space: gym.Space | None
     executor: Executor
     connectors: tuple[BlockConnector, ...]
-    added: frozenset[str]
-    logged: MetricsLogger = field(default_factory=MetricsLogger)
+    extra_columns: frozenset[str]
+    metrics: MetricsLogger = field(default_factory=MetricsLogger)
 
 
 class SourceFeed:
@@ -79,7 +84,9 @@ class SourceFeed:
         UserCodeError: making the user's pre-learner raised.
     """
 
-    def __init__(self, name: str, dataset: Dataset, settings: Settings, budget: int, number: int = 0) -> None:
+    def __init__(
+        self, name: str, dataset: Dataset, settings: SourceSettings, budget: int, number: int = 0
+    ) -> None:
         first = dataset.locate(dataset.units[0], 0)
         check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first))
         self.name = name
@@ -87,29 +94,31 @@ class SourceFeed:
         self._dataset = dataset
         self._settings = settings
         stored = frozenset(root(leaf) for leaf in dataset.spec.leaves)
-        added = settings.added | self._found_by_connectors()
-        needs = settings.needs.with_columns(added).from_data(stored | added)
+        added = settings.extra_columns | self._found_by_connectors()
+        needs = settings.needs.with_columns(added).with_state_column(stored | added)
         recipe = Recipe(needs, settings.preprocessing, settings.device)
         self._columns = sorted(needs.columns)
         self.order = _order(dataset, settings)
         self.prelearner = self._make_prelearner(needs)
         self.nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
-        self._residency = choose(settings.pipeline.residency, self.nbytes, budget, self._stochastic())
-        self.resident_bytes = self.nbytes if self._residency.resident else 0
+        self._residency = choose_residency(
+            settings.pipeline.residency, self.nbytes, budget, self._stochastic()
+        )
+        self.resident_bytes = self.nbytes if self._residency.is_resident else 0
         self._check_sampling()
-        self._prelearn = guarded(self.prelearner)
+        self._prelearn = guard_prelearner(self.prelearner)
         self._loader = Loader(dataset, self.order, self._stream, recipe, name)
 
     def feed(self, batch_size: int, targets: Targets | None) -> Feed:
         """A new feed at the start of epoch 0."""
         if self._settings.needs.sampling != "epochs":
             return ReplayFeed(self._loader, batch_size)
-        kind = ResidentFeed if self._residency.resident else StreamingFeed
+        kind = ResidentFeed if self._residency.is_resident else StreamingFeed
         return kind(self._loader, batch_size, targets)
 
-    def everything(self) -> WindowData:
+    def load_all(self) -> WindowData:
         """All data as one window, as they are in epoch 0."""
-        return self._loader.everything(epoch=0)
+        return self._loader.load_all(epoch=0)
 
     def fit_preprocessing(self) -> None:
         """Add the observations of epoch 0's first window to the observation filter's statistics."""
@@ -125,7 +134,7 @@ class SourceFeed:
     def plan(self) -> dict[str, Any]:
         """What will be done and why, as JSON."""
         windows = self.order.windows(0)
-        largest = max(window.steps for window in windows)
+        largest = max(window.num_steps for window in windows)
         return {
             "name": self.name,
             "episodes": self._dataset.num_episodes,
@@ -144,23 +153,23 @@ class SourceFeed:
     def _kind(self) -> str:
         if self._settings.needs.sampling != "epochs":
             return "Draws"
-        return "Resident" if self._residency.resident else "Streaming"
+        return "Resident" if self._residency.is_resident else "Streaming"
 
     def _stream(self, work: Iterable[UnitInEpoch]) -> Generator[Block, None, None]:
         for block in self._settings.executor.stream(self._number, work, self._prelearn):
-            self._settings.logged.add(block.logged)
+            self._settings.metrics.add(block.logged_metrics)
             yield block
 
     def _found_by_connectors(self) -> frozenset[str]:
         """The columns that connectors over episodes add to the first unit, where they do not say which."""
         if not any(isinstance(each, EpisodeConnector) and not each.columns for each in self._connectors()):
             return frozenset()
-        made = guarded(self._make_prelearner(self._settings.needs))(self._dataset.units[0], 0)
+        made = guard_prelearner(self._make_prelearner(self._settings.needs))(self._dataset.units[0], 0)
         return frozenset(root(leaf) for leaf in made.columns.keys() - self._dataset.spec.leaves.keys())
 
     def _make_prelearner(self, needs: Needs) -> OfflinePreLearner:
         settings = self._settings
-        kind = reading_class(settings.pipeline)
+        kind = unit_prelearner_class(settings.pipeline)
         custom = kind is not OfflinePreLearner
         if not custom:
             self._check_columns()
@@ -187,7 +196,7 @@ class SourceFeed:
 
     def _check_columns(self) -> None:
         stored = {root(leaf) for leaf in self._dataset.spec.leaves}
-        missing = self._settings.needs.stored - stored - self._settings.added
+        missing = self._settings.needs.stored_columns - stored - self._settings.extra_columns
         if missing:
             raise DataError(
                 f"{self.name} has no column {', '.join(sorted(missing))}, which the algorithm needs; "
@@ -203,7 +212,7 @@ class SourceFeed:
                 "spec.pipeline.sampling is WithReplacement, which draws from a window at a time, and the algorithm "
                 f"draws from all data ({sampling}); leave it out."
             )
-        if not self._residency.resident:
+        if not self._residency.is_resident:
             raise SpecError(
                 f"{self.name}: the algorithm draws from all data ({sampling}), which needs them in the learner's "
                 f"memory, but they are streamed: {self._residency.reason}; leave spec.pipeline.residency at Auto and "
@@ -212,7 +221,7 @@ class SourceFeed:
 
     def _columns_to_read(self, needs: Needs) -> frozenset[str] | None:
         """None, which is all, where a connector does not say what it reads."""
-        wanted = set(needs.stored)
+        wanted = set(needs.stored_columns)
         for connector in self._settings.connectors:
             if connector.reads is None:
                 return None
@@ -238,11 +247,11 @@ class ModuleActions(BlockConnector):
         return block.with_columns({**block.columns, **scaled})
 
 
-def _order(dataset: Dataset, settings: Settings) -> Order:
+def _order(dataset: Dataset, settings: SourceSettings) -> Order:
     needs = settings.needs
     items = None
     if needs.seq_len:
-        items = np.array([items_in(unit.lengths, needs).sum() for unit in dataset.units], dtype=np.int64)
+        items = np.array([count_items(unit.lengths, needs).sum() for unit in dataset.units], dtype=np.int64)
     return Order(
         np.array([unit.lengths.sum() for unit in dataset.units], dtype=np.int64),
         np.array([unit.nbytes for unit in dataset.units], dtype=np.int64),
@@ -250,7 +259,7 @@ def _order(dataset: Dataset, settings: Settings) -> Order:
         window_steps=settings.pipeline.window_steps,
         window_bytes=parse_bytes(settings.pipeline.window_bytes),
         replacement=settings.pipeline.sampling == "WithReplacement",
-        items=items,
+        unit_items=items,
     )
 
 

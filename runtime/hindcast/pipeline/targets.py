@@ -26,7 +26,7 @@ class Targets:
     every: int | None = None
 
 
-class Held(NamedTuple):
+class WindowTargets(NamedTuple):
     """The targets of a window.
 
     Attributes:

@@ -13,12 +13,12 @@ from hindcast.api.environment import EnvironmentSpec, Named
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import SpecError
-from hindcast.models.connectors import Preprocessing
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
-from hindcast.pipeline.connecting import learner_pipeline
+from hindcast.pipeline.connector_factory import make_learner_pipeline
 from hindcast.pipeline.connector_v2 import LearnerConnectorPipeline
-from hindcast.pipeline.given_module import ModuleSpec
-from hindcast.pipeline.rng import seed_of
+from hindcast.pipeline.multi_rl_module import ModuleSpec
+from hindcast.pipeline.rng import derive_seed
 
 
 class TrainingConfig:
@@ -55,7 +55,7 @@ class TrainingConfig:
     ) -> LearnerConnectorPipeline:
         """The training's connectors in RLlib's form, and RLlib's default pieces."""
         named = [Named(**each) for each in self._document["connectors"]]
-        return learner_pipeline(named, input_observation_space, input_action_space)
+        return make_learner_pipeline(named, input_observation_space, input_action_space)
 
     @cached_property
     def rl_module_spec(self) -> ModuleSpec:
@@ -71,9 +71,9 @@ class TrainingConfig:
             )
         model = ModelSpec.model_validate(self._document["model"])
         environment = EnvironmentSpec.model_validate(self._document["environment"])
-        seen = Preprocessing.of(self.observation_space, self.action_space, model, environment)
+        seen = Preprocessing.from_specs(self.observation_space, self.action_space, model, environment)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(self._document["seed"], "pre-learner"))
+            torch.manual_seed(derive_seed(self._document["seed"], "pre-learner"))
             return ModuleSpec(build_module(seen.observation_space, seen.action_space, model, False))
 
 

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hindcast.episodes.block import PER_EPISODE
-from hindcast.episodes.columns import Columns, leaves_of, next_leaf, per_observation, root
-from hindcast.models.connectors import Preprocessing, stack_rows
-from hindcast.pipeline.items import Sequences, cut, discounted_rewards, discounts, steps_ahead
+from hindcast.episodes.block import PER_EPISODE_ARRAYS
+from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, next_leaf, root
+from hindcast.models.preprocessing import Preprocessing, stack_rows
+from hindcast.pipeline.items import Sequences, cut_sequences, discounted_rewards, discounts, steps_ahead
 from hindcast.pipeline.needs import STATES, Needs
 
 Batch = dict[str, Tensor]
@@ -79,7 +79,7 @@ class WindowData:
         recipe = replace(self.recipe, needs=needs)
         return replace(self, columns={**self.columns, **columns}, recipe=recipe)
 
-    def over_observations(self, compute: Callable[[Batch], Tensor], most: int = 1 << 14) -> Tensor:
+    def map_observations(self, compute: Callable[[Batch], Tensor], chunk_rows: int = 1 << 14) -> Tensor:
         """`[O, ...]` what a network makes of all observations, final ones included: for targets.
 
         Args:
@@ -88,18 +88,18 @@ class WindowData:
         """
         total = self.num_steps + len(self.length)
         parts: list[Tensor] = []
-        for first in range(0, total, most):
-            rows = torch.arange(first, min(first + most, total), device=self.length.device)
+        for first in range(0, total, chunk_rows):
+            rows = torch.arange(first, min(first + chunk_rows, total), device=self.length.device)
             parts.append(compute(self._observations(rows)))
         return torch.cat(parts)
 
     def take(self, episodes: Tensor) -> WindowData:
         """A window of the given episodes, `[n]` int64, laid end to end in the given order (copies)."""
-        own = {name: getattr(self, name).index_select(0, episodes) for name in PER_EPISODE}
+        own = {name: getattr(self, name).index_select(0, episodes) for name in PER_EPISODE_ARRAYS}
         first, length = self.obs_start.index_select(0, episodes), own["length"]
         observations, steps = _ranges(first, length + 1), _ranges(first - episodes, length)
         columns = {
-            leaf: column.index_select(0, observations if per_observation(leaf) else steps)
+            leaf: column.index_select(0, observations if is_per_observation(leaf) else steps)
             for leaf, column in self.columns.items()
         }
         places = torch.arange(len(episodes), device=length.device)
@@ -185,7 +185,7 @@ class WindowData:
     def _sequences(self) -> Sequences:
         needs = self.recipe.needs
         assert needs.seq_len is not None
-        return cut(self.length, needs.seq_len, needs.burn_in, needs.stride)
+        return cut_sequences(self.length, needs.seq_len, needs.burn_in, needs.stride)
 
     @cached_property
     def _state_leaves(self) -> list[str]:
@@ -205,7 +205,7 @@ class WindowData:
         leaves = {
             leaf: column
             for leaf, column in self.columns.items()
-            if root(leaf) in needs.columns and not per_observation(leaf) and leaf not in self._state_leaves
+            if root(leaf) in needs.columns and not is_per_observation(leaf) and leaf not in self._state_leaves
         }
         return leaves | self._over_n_steps(leaves) | self._derived()
 
@@ -262,7 +262,7 @@ def _zero_unless(known: Tensor, values: Tensor) -> Tensor:
     return values.masked_fill(~known.reshape(*known.shape, *[1] * (values.dim() - known.dim())), 0)
 
 
-def below(prefix: str, tensors: Mapping[str, Tensor]) -> Batch:
+def select_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Batch:
     """The tensors whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 

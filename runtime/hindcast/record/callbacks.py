@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hindcast.pipeline.metrics_logger import MetricsLogger
 
 FIELD: Final = "spec.callbacks"
-UNCALLED: Final = {
+UNSUPPORTED_HOOKS: Final = {
     "on_env_runners_recreated": "runners that die are replaced automatically; on_environment_created is called for "
     "new ones",
     "on_offline_eval_runners_recreated": "there are no such runners",
@@ -23,7 +23,7 @@ UNCALLED: Final = {
     "on_trainer_init": "it is called on_algorithm_init",
 }
 """RLlib's callback methods that are not supported, and what to do instead."""
-OF_PLAY: Final = (
+EPISODE_HOOKS: Final = (
     "on_environment_created",
     "on_episode_created",
     "on_episode_start",
@@ -32,7 +32,7 @@ OF_PLAY: Final = (
     "on_sample_end",
 )
 """The methods that are called where environments are."""
-OF_TRAINING: Final = (
+TRAINING_HOOKS: Final = (
     "on_algorithm_init",
     "on_checkpoint_loaded",
     "on_train_result",
@@ -158,7 +158,7 @@ class Callbacks:
 
 
 @cache
-def calling_function(hook: str, function: Callable[..., Any]) -> type[Callbacks]:
+def callbacks_from_function(hook: str, function: Callable[..., Any]) -> type[Callbacks]:
     """Callbacks with one method, a function of its arguments by name."""
     name = getattr(function, "__name__", type(function).__name__)
     return type(name, (Callbacks,), {hook: staticmethod(function), "__module__": "__main__"})
@@ -167,7 +167,7 @@ def calling_function(hook: str, function: Callable[..., Any]) -> type[Callbacks]
 def __getattr__(name: str) -> Any:
     """`on_episode_end.package.module.name`: callbacks that call that function, so that a resource can name it."""
     hook, _, path = name.partition(".")
-    if hook not in (*OF_PLAY, *OF_TRAINING) or "." not in path:
+    if hook not in (*EPISODE_HOOKS, *TRAINING_HOOKS) or "." not in path:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, function = path.rpartition(".")
-    return calling_function(hook, getattr(importlib.import_module(module), function))
+    return callbacks_from_function(hook, getattr(importlib.import_module(module), function))

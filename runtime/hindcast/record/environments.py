@@ -9,7 +9,7 @@ import gymnasium as gym
 
 from hindcast.api.environment import EnvironmentSpec, Named
 from hindcast.errors import SpecError
-from hindcast.user_code import calling, import_object, is_given
+from hindcast.user_code import calling, import_object, is_registered
 
 
 def make_environment(spec: EnvironmentSpec) -> gym.Env:
@@ -27,7 +27,7 @@ def make_environment(spec: EnvironmentSpec) -> gym.Env:
 
 def _construct(spec: EnvironmentSpec) -> gym.Env:
     options: dict[str, Any] = dict(spec.kwargs)
-    if ":" in spec.id or is_given(spec.id):
+    if ":" in spec.id or is_registered(spec.id):
         factory = import_object(spec.id, "spec.environment.id")
         with calling(f"environment {spec.id!r}"):
             environment = factory(**options)

@@ -14,14 +14,14 @@ from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.record.callbacks import FIELD, UNCALLED, Callbacks
+from hindcast.record.callbacks import FIELD, UNSUPPORTED_HOOKS, Callbacks
 from hindcast.record.slots import Slots
-from hindcast.user_code import calling, import_subclass, refuse_uncalled
+from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 
 _OWN = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS})
 
 
-def callbacks_of(paths: Sequence[str]) -> list[Callbacks]:
+def make_callbacks(paths: Sequence[str]) -> list[Callbacks]:
     """The user's callbacks.
 
     Args:
@@ -34,7 +34,7 @@ def callbacks_of(paths: Sequence[str]) -> list[Callbacks]:
     return [_made(path) for path in paths]
 
 
-def overriding(callbacks: Sequence[Callbacks], names: Sequence[str]) -> list[Callbacks]:
+def select_overriding(callbacks: Sequence[Callbacks], names: Sequence[str]) -> list[Callbacks]:
     """Those that override one of the methods."""
     return [
         each
@@ -83,7 +83,7 @@ class EpisodeCallbacks:
         self._slots = slots
         self._structs = (space_struct(slots.observation_space), space_struct(slots.action_space))
         self._playing: dict[int, SingleAgentEpisode] = {}
-        self._keeps = bool(overriding(callbacks, ["on_sample_end"]))
+        self._keeps = bool(select_overriding(callbacks, ["on_sample_end"]))
         self._samples: list[SingleAgentEpisode] = []
         self._common = {
             "env_runner": runner,
@@ -93,7 +93,7 @@ class EpisodeCallbacks:
         }
         self._call("on_environment_created", env_context=dict(kwargs))
 
-    def created(self, slot: int, eps_id: str) -> None:
+    def create_episode(self, slot: int, eps_id: str) -> None:
         """An episode is about to begin in a slot."""
         self._playing[slot] = SingleAgentEpisode(
             eps_id,
@@ -102,12 +102,12 @@ class EpisodeCallbacks:
         )
         self._of_episode("on_episode_created", slot)
 
-    def started(self, slot: int, info: Mapping[str, Any]) -> None:
+    def start_episode(self, slot: int, info: Mapping[str, Any]) -> None:
         """Its environment was reset."""
         self._playing[slot].add_env_reset(self._observation(slot), dict(info))
         self._of_episode("on_episode_start", slot)
 
-    def stepped(
+    def add_step(
         self,
         slot: int,
         row: Mapping[str, NDArray[Any]],
@@ -134,7 +134,7 @@ class EpisodeCallbacks:
             if self._keeps:
                 self._samples.append(episode)
 
-    def played(self) -> None:
+    def end_sample(self) -> None:
         """All that was asked for was played; what still runs is cut off."""
         if self._keeps:
             running = [episode for episode in self._playing.values() if len(episode)]
@@ -155,6 +155,6 @@ class EpisodeCallbacks:
 
 def _made(path: str) -> Callbacks:
     kind = import_subclass(path, Callbacks, FIELD)
-    refuse_uncalled(kind, Callbacks, UNCALLED)
+    refuse_unused_overrides(kind, Callbacks, UNSUPPORTED_HOOKS)
     with calling(f"making {kind.__name__}", kind):
         return kind()

@@ -41,18 +41,18 @@ class EpisodeExtent:
         self.total = total
         self._size = _fit(math.ceil(total / _MOST_RANGES), width, rows_per_file)
 
-    def next_work(self, commits: Commits, given: set[int]) -> RangeToRecord | None:
+    def next_range(self, commits: Commits, in_progress: set[int]) -> RangeToRecord | None:
         """A range that is neither committed nor given out; None if there is none (for now)."""
-        number = _first_free(commits, given)
+        number = _first_free(commits, in_progress)
         start = number * self._size
         indices = range(start, min(start + self._size, self.total))
         return RangeToRecord(number, indices) if indices else None
 
-    def ranges_left(self, commits: Commits) -> int | None:
+    def num_ranges_left(self, commits: Commits) -> int | None:
         """Ranges that are not committed; None if only recording will show."""
         return math.ceil(self.total / self._size) - len(commits)
 
-    def done(self, commits: Commits) -> int:
+    def num_done(self, commits: Commits) -> int:
         """How much is committed, in `unit`."""
         return sum(commit.episodes for commit in commits.values())
 
@@ -70,21 +70,21 @@ class TimestepExtent:
         self._width = width
         self._rows_per_file = rows_per_file
 
-    def next_work(self, commits: Commits, given: set[int]) -> RangeToRecord | None:
-        number = _first_free(commits, given)
+    def next_range(self, commits: Commits, in_progress: set[int]) -> RangeToRecord | None:
+        number = _first_free(commits, in_progress)
         first = _fit(1, self._width, self._rows_per_file)
         if number == 0:
             return RangeToRecord(0, range(first))
-        if self.done(commits) >= self.total or 0 not in commits:
+        if self.num_done(commits) >= self.total or 0 not in commits:
             return None
         size = self._size(commits[0])
         start = first + (number - 1) * size
         return RangeToRecord(number, range(start, start + size))
 
-    def ranges_left(self, commits: Commits) -> int | None:  # noqa: ARG002
+    def num_ranges_left(self, commits: Commits) -> int | None:  # noqa: ARG002
         return None
 
-    def done(self, commits: Commits) -> int:
+    def num_done(self, commits: Commits) -> int:
         """Timesteps of the unbroken prefix of ranges."""
         prefix = itertools.takewhile(commits.__contains__, itertools.count())
         return sum(commits[number].timesteps for number in prefix)

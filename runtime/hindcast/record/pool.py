@@ -18,13 +18,13 @@ from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
-from hindcast.errors import OutputConflict, UserError, WorkerLost, caught, raised
+from hindcast.errors import OutputConflict, UserError, WorkerLost, catch_user_error, unwrap
 from hindcast.formats.dataset_folder.commits import COMMITS, Commit
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomActor
-from hindcast.record.recorder import OnEpisode, RangeToRecord, Task, record_range, runner_of
+from hindcast.record.recorder import OnEpisode, RangeToRecord, RecordingTask, make_runner, record_range
 from hindcast.record.runner import Actor, EnvRunner, Episode, episode_id
 from hindcast.storage.location import Location
 from hindcast.worker_processes import Workers
@@ -36,12 +36,12 @@ _LOOK_S = 1.0
 _LONGEST_WAIT_S = 60.0
 _LOOK_FOR_RUNNERS_S = 0.05
 
-Given = TypeVarTuple("Given")
+Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
-Shared = TypeVar("Shared")
-NextWork = Callable[[set[int]], RangeToRecord | None]
+Value = TypeVar("Value")
+NextRange = Callable[[set[int]], RangeToRecord | None]
 """Given the numbers of the ranges that are being made: another one, or None for now."""
-PolicyGiven = str | Mapping[str, bytes] | Actor
+PolicySource = str | Mapping[str, bytes] | Actor
 """A policy by its path (or `RANDOM`), by its files, or itself."""
 
 
@@ -58,11 +58,11 @@ class RecordedRange(NamedTuple):
     commit: Commit
     returns: list[float]
     lengths: list[int]
-    not_finite: Sequence[tuple[str, int]] = ()
+    non_finite_rewards: Sequence[tuple[str, int]] = ()
 
 
 def load_actor(
-    policy: str, environment: EnvironmentSpec, own_class: str | None = None
+    policy: str, environment: EnvironmentSpec, module_class: str | None = None
 ) -> Policy | RandomActor:
     """The policy at a path, or, for `RANDOM`, one that draws from the environment's action space.
 
@@ -70,10 +70,12 @@ def load_actor(
         own_class: path of the policy's class where it is the user's own.
     """
     if policy != RANDOM:
-        return Policy.load(policy, allow_classes=[own_class] if own_class else ())
+        return Policy.load(policy, allow_classes=[module_class] if module_class else ())
     made = make_environment(environment)
     made.close()
-    return RandomActor(Preprocessing.of(made.observation_space, made.action_space, ModelSpec(), environment))
+    return RandomActor(
+        Preprocessing.from_specs(made.observation_space, made.action_space, ModelSpec(), environment)
+    )
 
 
 class Runner:
@@ -86,16 +88,16 @@ class Runner:
         on_episode: called with each episode, in that process.
     """
 
-    def __init__(self, task: Task, on_episode: OnEpisode | None = None) -> None:
+    def __init__(self, task: RecordingTask, on_episode: OnEpisode | None = None) -> None:
         self._task = task
         self._on_episode = on_episode
-        self._policy: PolicyGiven | None = None
+        self._policy: PolicySource | None = None
         self._playing: EnvRunner | None = None
         self._lock: int | None = None
 
-    def record(self, policy: PolicyGiven, work: RangeToRecord) -> RecordedRange | UserError:
+    def record(self, policy: PolicySource, work: RangeToRecord) -> RecordedRange | UserError:
         """A range by the policy, or the user's mistake."""
-        return caught(lambda: self._record(policy, work))
+        return catch_user_error(lambda: self._record(policy, work))
 
     def close(self) -> None:
         """Close the environments."""
@@ -105,11 +107,11 @@ class Runner:
             os.close(self._lock)
         self._policy = self._playing = self._lock = None
 
-    def _record(self, policy: PolicyGiven, work: RangeToRecord) -> RecordedRange:
+    def _record(self, policy: PolicySource, work: RangeToRecord) -> RecordedRange:
         if self._playing is None or policy != self._policy:
             self.close()
             self._lock = join_runners(self._task.target.folder)
-            self._playing, self._policy = runner_of(self._task, self._actor(policy)), policy
+            self._playing, self._policy = make_runner(self._task, self._actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
         not_finite: list[tuple[str, int]] = []
@@ -119,33 +121,35 @@ class Runner:
                 self._on_episode(episode)
             returns.append(episode.episode_return)
             lengths.append(episode.length)
-            if (t := episode.first_not_finite) is not None:
+            if (t := episode.first_non_finite) is not None:
                 not_finite.append((episode_id(self._task.prefix, episode.index), t))
 
         commit = record_range(self._task, self._playing, work, note)
         return RecordedRange(commit, returns, lengths, not_finite)
 
-    def _actor(self, policy: PolicyGiven) -> Actor:
+    def _actor(self, policy: PolicySource) -> Actor:
         if isinstance(policy, str):
-            return load_actor(policy, self._task.environment, self._task.own_class)
+            return load_actor(policy, self._task.environment, self._task.module_class)
         return Policy.from_files(policy) if isinstance(policy, Mapping) else policy
 
 
-class ThisProcess:
+class LocalWorkers:
     """A runner in this process, as `Workers`: what is submitted is done at once."""
 
-    count = 1
+    num_workers = 1
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def submit(self, function: Callable[[Runner, *Given], Result], *arguments: *Given) -> Future[Result]:
+    def submit(
+        self, function: Callable[[Runner, *Arguments], Result], *arguments: *Arguments
+    ) -> Future[Result]:
         """See `Workers`."""
         future: Future[Result] = Future()
         future.set_result(function(self._runner, *arguments))
         return future
 
-    def shared(self, value: Shared) -> Shared:
+    def share(self, value: Value) -> Value:
         """See `Workers`."""
         return value
 
@@ -154,10 +158,10 @@ class ThisProcess:
         self._runner.close()
 
 
-def record_in(
+def record_ranges(
     workers: Workers[Runner],
-    policy: PolicyGiven,
-    next_work: NextWork,
+    policy: PolicySource,
+    next_range: NextRange,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[RecordedRange]:
     """Record ranges until there are no more; they come as they are made, in any order.
@@ -176,7 +180,7 @@ def record_in(
     deaths = 0
     while True:
         given = {work.number for work in running.values()}
-        while len(running) < workers.count and (work := next_work(given)) is not None:
+        while len(running) < workers.num_workers and (work := next_range(given)) is not None:
             running[workers.submit(Runner.record, policy, work)] = work
             given.add(work.number)
         if not running:
@@ -186,10 +190,10 @@ def record_in(
         for future in done:
             del running[future]
             try:
-                recorded = raised(future.result())
+                recorded = unwrap(future.result())
             except BrokenExecutor as error:
                 deaths += 1
-                if deaths > _MOST_DEATHS * workers.count:
+                if deaths > _MOST_DEATHS * workers.num_workers:
                     raise WorkerLost(
                         f"{deaths} runners died before they finished a range of episodes, the last one with: {error}"
                     ) from error

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import SpecError
-from hindcast.models.connectors import Preprocessing
 from hindcast.models.policy import Actions
+from hindcast.models.preprocessing import Preprocessing
 
 _DRAWN_FROM: Final = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 

@@ -13,8 +13,8 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
-from hindcast.formats.spec import DataSpec, Leaf, leaf_of
-from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block, recorded_outputs
+from hindcast.formats.spec import DataSpec, Leaf, infer_leaf
+from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block, outputs_to_record
 from hindcast.record.slots import Slots, check_spaces
 from hindcast.threads import torch_threads
 
@@ -30,7 +30,7 @@ class RangeToRecord(NamedTuple):
     indices: range
 
 
-class Task(NamedTuple):
+class RecordingTask(NamedTuple):
     """All a runner must know to make any range of a recording; small, and the same for every runner.
 
     The target's folder has the guard that every change is to pass.
@@ -43,12 +43,12 @@ class Task(NamedTuple):
     target: Target
     prefix: str
     data: DataSpec
-    states: bool = False
-    own_class: str | None = None
+    records_states: bool = False
+    module_class: str | None = None
     callbacks: tuple[str, ...] = ()
 
 
-def runner_of(task: Task, policy: Actor) -> EnvRunner:
+def make_runner(task: RecordingTask, policy: Actor) -> EnvRunner:
     """What plays a recording's episodes."""
     return EnvRunner(
         task.environment,
@@ -56,12 +56,14 @@ def runner_of(task: Task, policy: Actor) -> EnvRunner:
         task.width,
         task.seed,
         task.explore,
-        states=task.states,
+        records_states=task.records_states,
         callbacks=task.callbacks,
     )
 
 
-def record_range(task: Task, runner: EnvRunner, work: RangeToRecord, on_episode: OnEpisode) -> Commit:
+def record_range(
+    task: RecordingTask, runner: EnvRunner, work: RangeToRecord, on_episode: OnEpisode
+) -> Commit:
     """Play the range's episodes, write them, commit them.
 
     The policy computes with one thread, so that its numbers are the same wherever the range is made.
@@ -75,7 +77,7 @@ def record_range(task: Task, runner: EnvRunner, work: RangeToRecord, on_episode:
         return write_range(task, work, (episodes_to_block(chunk, task.prefix) for chunk in chunks))
 
 
-def write_range(task: Task, work: RangeToRecord, blocks: Iterable[Block]) -> Commit:
+def write_range(task: RecordingTask, work: RangeToRecord, blocks: Iterable[Block]) -> Commit:
     """Write a range's episodes and commit them.
 
     Raises:
@@ -101,7 +103,9 @@ def _chunks(episodes: Iterator[Episode], on_episode: OnEpisode) -> Iterator[list
         yield group
 
 
-def describe(environment: EnvironmentSpec, policy: Actor, explore: bool, states: bool = False) -> DataSpec:
+def describe_columns(
+    environment: EnvironmentSpec, policy: Actor, explore: bool, records_states: bool = False
+) -> DataSpec:
     """The columns that recording with `policy` writes: the spaces' leaves and the policy's other outputs.
 
     Found by letting the policy act once, on a first observation.
@@ -115,10 +119,10 @@ def describe(environment: EnvironmentSpec, policy: Actor, explore: bool, states:
     slots.close()
     noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None
     acted = policy.act(slots.observation, noise, np.ones(1, dtype=np.bool_))
-    if states and not acted.state_out:
+    if records_states and not acted.state_out:
         raise SpecError("spec.output.recurrentStates: the policy has no recurrent state")
-    rows = {**slots.observation, **acted.actions, **recorded_outputs(acted, states)}
-    leaves = {name: leaf_of(name, row) for name, row in rows.items()}
+    rows = {**slots.observation, **acted.actions, **outputs_to_record(acted, records_states)}
+    leaves = {name: infer_leaf(name, row) for name, row in rows.items()}
     leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64))
     leaves[Columns.INFOS] = Leaf(None, (), "json")
     return DataSpec(leaves, slots.observation_space, slots.action_space, environment.id)

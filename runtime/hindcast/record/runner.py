@@ -24,8 +24,8 @@ from hindcast.errors import UserCodeError
 from hindcast.models.policy import Actions
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import generator
-from hindcast.record.callbacks import OF_PLAY
-from hindcast.record.episode_callbacks import EpisodeCallbacks, callbacks_of, overriding
+from hindcast.record.callbacks import EPISODE_HOOKS
+from hindcast.record.episode_callbacks import EpisodeCallbacks, make_callbacks, select_overriding
 from hindcast.record.seeding import EpisodeNoise, reset_seed
 from hindcast.record.slots import Slots, Trajectories, check_spaces
 
@@ -66,7 +66,7 @@ class Episode:
         return float(self.columns[Columns.REWARDS].sum())
 
     @property
-    def first_not_finite(self) -> int | None:
+    def first_non_finite(self) -> int | None:
         """The first timestep whose reward is NaN or infinite; None if there is none."""
         rewards = self.columns[Columns.REWARDS]
         return None if all_finite(rewards) else int(np.argmin(np.isfinite(rewards)))
@@ -100,14 +100,14 @@ class EnvRunner:
         seed: int,
         explore: bool,
         *,
-        states: bool = False,
+        records_states: bool = False,
         callbacks: Sequence[str] = (),
     ) -> None:
         self.slots = Slots(environment, width)
         check_spaces(policy, self.slots)
         self.metrics = MetricsLogger()
         self._callbacks: EpisodeCallbacks | None = None
-        if overridden := overriding(callbacks_of(callbacks), OF_PLAY):
+        if overridden := select_overriding(make_callbacks(callbacks), EPISODE_HOOKS):
             self._callbacks = EpisodeCallbacks(
                 overridden,
                 runner=self,
@@ -118,7 +118,7 @@ class EnvRunner:
             )
         self._policy = policy
         self._seed = seed
-        self._states = states
+        self._states = records_states
         self._noise = EpisodeNoise(width, policy.draw_noise) if explore else None
 
     def play(self, indices: Sequence[int]) -> Iterator[Episode]:
@@ -152,15 +152,15 @@ class EnvRunner:
     def _reset(self, slot: int, index: int) -> dict[str, Any]:
         """Start an episode in a slot; its info."""
         if self._callbacks:
-            self._callbacks.created(slot, str(index))
+            self._callbacks.create_episode(slot, str(index))
         info = self.slots.reset(slot, reset_seed(self._seed, "episode", index))
         if self._callbacks:
-            self._callbacks.started(slot, info)
+            self._callbacks.start_episode(slot, info)
         return info
 
     def _say_played(self) -> None:
         if self._callbacks:
-            self._callbacks.played()
+            self._callbacks.end_sample()
 
     def _finished(self, queues: Sequence[Iterator[int]], most_steps: int | None = None) -> Iterator[Episode]:
         """Episodes as they end, those of slot s from `queues[s]`; after `most_steps` steps also what is left."""
@@ -193,7 +193,7 @@ class EnvRunner:
             acted = self._policy.act(slots.observation, noise, is_first, rewards)
             is_first[:] = False
             row: dict[str, NDArray[Any]] = {**slots.observation, **acted.actions, Columns.REWARDS: rewards}
-            row |= recorded_outputs(acted, self._states)
+            row |= outputs_to_record(acted, self._states)
             history.append(row)
             ended: list[tuple[int, bool, bool]] = []
             env_actions = _plain(acted.env_actions)
@@ -202,7 +202,7 @@ class EnvRunner:
                 if info:
                     infos[slot][history.length(slot)] = _json(slots.name, info)
                 if self._callbacks:
-                    self._callbacks.stepped(slot, row, rewards[slot], info, (terminated, truncated))
+                    self._callbacks.add_step(slot, row, rewards[slot], info, (terminated, truncated))
                 if terminated or truncated:
                     ended.append((slot, terminated, truncated))
             history.set_last(Columns.REWARDS, rewards)
@@ -216,7 +216,7 @@ class EnvRunner:
 
     def _cut(self, history: Trajectories, slot: int, infos: dict[int, str]) -> dict[str, NDArray[Any]]:
         """The slot's columns; observations and infos have one row more than the steps: the final one."""
-        columns = history.cut(slot)
+        columns = history.extract(slot)
         for leaf, current in self.slots.observation.items():
             columns[leaf] = np.concatenate([columns[leaf], current[slot : slot + 1]])
         text = np.full(len(columns[Columns.REWARDS]) + 1, "", dtype=object)
@@ -226,14 +226,14 @@ class EnvRunner:
         return columns
 
 
-def recorded_outputs(acted: Actions, states: bool) -> dict[str, NDArray[Any]]:
+def outputs_to_record(acted: Actions, records_states: bool) -> dict[str, NDArray[Any]]:
     """What is recorded of a policy's answer in addition to its actions; with `states` also its recurrent state."""
     outputs: dict[str, NDArray[Any]] = {}
     if acted.dist_inputs is not None:
         outputs[Columns.ACTION_DIST_INPUTS] = acted.dist_inputs
     if acted.logp is not None:
         outputs[Columns.ACTION_LOGP] = acted.logp
-    return {**outputs, **acted.state_out} if states else outputs
+    return {**outputs, **acted.state_out} if records_states else outputs
 
 
 def episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.pipeline.rng import seed_of
+from hindcast.pipeline.rng import derive_seed
 
 _CHUNK = 128
 
@@ -21,7 +21,7 @@ DrawNoise = Callable[[np.random.Generator, int], F32]
 
 def reset_seed(seed: int, *path: int | str) -> int:
     """A 31-bit seed for `env.reset(seed=...)`."""
-    return seed_of(seed, "reset", *path)
+    return derive_seed(seed, "reset", *path)
 
 
 class EpisodeNoise:

@@ -189,7 +189,7 @@ class Trajectories:
         """Overwrite one column of the last appended step, known only after stepping."""
         self._columns[name][self._now - 1] = row
 
-    def cut(self, slot: int) -> dict[str, NDArray[Any]]:
+    def extract(self, slot: int) -> dict[str, NDArray[Any]]:
         """A copy of the slot's episode, `[T, *shape]` per column; the slot is idle afterwards."""
         steps = slice(int(self._started[slot]), self._now)
         self._started[slot] = _IDLE

@@ -137,7 +137,7 @@ def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Pictu
         if len(shown) <= LABELLED_BARS:
             for place, share in enumerate(shares):
                 axes.annotate(
-                    formatting.share(share / 100), (place, share), xytext=(0, 3), textcoords="offset points",
+                    formatting.as_percentage(share / 100), (place, share), xytext=(0, 3), textcoords="offset points",
                     ha="center", fontsize=9.5, fontweight="bold", color=theme.ink,
                 )  # fmt: skip
 
@@ -158,7 +158,7 @@ def _discrete_title(name: str, counts: dict[int, int]) -> str:
     share = counts[most] / total
     if share * len(counts) < EVEN:
         return f"Every {what} is taken about equally often"
-    return f"The most frequent {what}, {most}, is taken in {formatting.share(share)} of timesteps"
+    return f"The most frequent {what}, {most}, is taken in {formatting.as_percentage(share)} of timesteps"
 
 
 def _box_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
@@ -211,10 +211,10 @@ def _grid(coverage: Coverage) -> Picture | None:
     counts = np.array(coverage.counts, dtype=np.float64)
     if counts.shape[1] == 1:
         return None
-    title = f"Observations cover {formatting.share(coverage.occupied)} of the cells of their plane"
+    title = f"Observations cover {formatting.as_percentage(coverage.occupied)} of the cells of their plane"
     caption = (
         f"{formatting.count(coverage.observations)} observations along the first two principal components, "
-        f"{formatting.share(coverage.explained)} of the variance; evenness "
+        f"{formatting.as_percentage(coverage.explained)} of the variance; evenness "
         f"{formatting.significant(round(coverage.evenness, 2))}"
     )
 
@@ -258,7 +258,7 @@ def _ranges(leaf: ObservationLeaf) -> Picture | None:
         known = [known[i] for i in np.linspace(0, len(known) - 1, MAX_RANGES).round().astype(int)]
     shares = np.array([100 * share for _, share in known])
     what = "observations" if leaf.name == "obs" else leaf.name
-    least, most = formatting.share(shares.min() / 100), formatting.share(shares.max() / 100)
+    least, most = formatting.as_percentage(shares.min() / 100), formatting.as_percentage(shares.max() / 100)
     title = f"Dimensions of {what} cover {least} to {most} of their bounds"
     if least == most:
         title = f"Each bounded dimension of {what} covers {most} of its bounds"

@@ -164,7 +164,7 @@ def time_plot(curves: Curves) -> Picture | None:
     total = sum(shares.values())
     speed = curves.speed
     largest = max(shares, key=lambda label: shares[label])
-    title = f"{formatting.share(shares[largest] / total)} of the time went into {largest}"
+    title = f"{formatting.as_percentage(shares[largest] / total)} of the time went into {largest}"
     caption = f"Wall time of the run: {formatting.duration(total)}"
     if len(speed.y):
         caption += f"; median {formatting.count(float(np.median(speed.y)))} timesteps a second"
@@ -302,7 +302,7 @@ def _time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> None:
     rows = math.ceil(len(shares) / 2)
     for index, ((label, seconds), colour) in enumerate(zip(shares.items(), colours, strict=True)):
         x, y = 0.52 * (index % 2), -0.62 - 0.42 * (index // 2)
-        text = f"{label}: {formatting.duration(seconds)} ({formatting.share(seconds / total)})"
+        text = f"{label}: {formatting.duration(seconds)} ({formatting.as_percentage(seconds / total)})"
         axes.scatter([total * (x + 0.008)], [y], s=42, color=colour, marker="s", clip_on=False)
         axes.text(total * (x + 0.03), y, text, fontsize=9.5, color=theme.ink, va="center")
     axes.set_xlim(0, total)

@@ -55,7 +55,7 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
     if (recorded := reference(inputs)) is not None:
         note = f"± {formatting.significant(recorded.deviation)}"
         tiles.append(Tile("Recorded return", formatting.significant(recorded.mean), note))
-    tiles.append(Tile("Iterations", formatting.whole(curves.iterations), _epochs(curves)))
+    tiles.append(Tile("Iterations", formatting.integer(curves.iterations), _epochs(curves)))
     if curves.timesteps is not None:
         tiles.append(Tile("Timesteps trained on", formatting.count(curves.timesteps), _updates(curves)))
     if curves.seconds is not None:
@@ -81,8 +81,8 @@ def _pace(curves: Curves) -> str:
 
 def recording_tiles(summary: Summary) -> list[Tile]:
     tiles = [
-        Tile("Episodes", formatting.whole(summary.episodes)),
-        Tile("Timesteps", formatting.whole(summary.timesteps)),
+        Tile("Episodes", formatting.integer(summary.episodes)),
+        Tile("Timesteps", formatting.integer(summary.timesteps)),
     ]
     if summary.returns is not None:
         note = f"from {formatting.significant(summary.returns.min)} to {formatting.significant(summary.returns.max)}"
@@ -105,8 +105,8 @@ def _data_row(one: RecordedData) -> Sequence[str]:
     summary = one.summary
     return (
         str(one.location),
-        formatting.whole(summary.episodes),
-        formatting.whole(summary.timesteps),
+        formatting.integer(summary.episodes),
+        formatting.integer(summary.timesteps),
         formatting.size(summary.bytes),
         _mean(summary.returns),
         _mean(summary.lengths),

@@ -10,12 +10,12 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import Summary
-from hindcast.datasets.inspection.words import coverage_in_words, facts
+from hindcast.datasets.inspection.summary_text import describe_coverage, facts
 from hindcast.datasets.opening import open_dataset
-from hindcast.datasets.prepare.opening import Ready, open_data
+from hindcast.datasets.prepare.opening import OpenedData, open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import UserError
-from hindcast.formats.dataset_folder.commits import exported_recording
+from hindcast.formats.dataset_folder.commits import read_exported_manifest
 from hindcast.formats.dataset_folder.manifest import Manifest
 from hindcast.report.canvas import Picture
 from hindcast.report.curves import Curves
@@ -53,7 +53,7 @@ _EXPERT = f"{STATE_FOLDER}/policy"
 
 
 def write_training_report(
-    resource: OfflineTraining, outcome: Outcome, inputs: Mapping[str, Ready | None]
+    resource: OfflineTraining, outcome: Outcome, inputs: Mapping[str, OpenedData | None]
 ) -> str:
     """Write `report.html` and `plots/*.png` into a training's run folder, from its `results.jsonl`; the report's path.
 
@@ -124,12 +124,12 @@ def _already_written(folder: Location, outcome: Outcome) -> str | None:
     return str(report) if outcome.state == "AlreadyFinished" and report.exists() else None
 
 
-def _open(inputs: Mapping[str, Ready | None]) -> tuple[list[RecordedData], list[ProblemRow]]:
+def _open(inputs: Mapping[str, OpenedData | None]) -> tuple[list[RecordedData], list[ProblemRow]]:
     """The datasets with their summaries, and what is wrong with them."""
     recorded, problems = [], []
     for path, opened in inputs.items():
         try:
-            summary = _summary_of(resolve(path)) if opened is None else summarise(opened.whole())
+            summary = _summary_of(resolve(path)) if opened is None else summarise(opened.with_all_columns())
         except UserError as error:  # the run itself succeeded, by the user's own reader perhaps
             problems.append(ProblemRow("error", str(error)))
             continue
@@ -173,7 +173,7 @@ def _summary_of(folder: Location) -> Summary:
         DataError: it cannot be opened.
         StorageError: storage that refuses or fails.
     """
-    exported = exported_recording(folder)
+    exported = read_exported_manifest(folder)
     return summarise(open_dataset(folder)) if exported is None else _of_exported(folder, exported)
 
 
@@ -211,7 +211,7 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
     """
     known = facts(summary)
     if summary.coverage is not None:
-        known["coverage"] = coverage_in_words(summary.coverage)
+        known["coverage"] = describe_coverage(summary.coverage)
     page = Page(
         kind="Dataset",
         name=", ".join(data),
@@ -238,10 +238,14 @@ def _tiles(summary: Summary) -> list[Tile]:
     tiles = recording_tiles(summary)
     if summary.coverage is not None:
         tiles.append(
-            Tile("Cells visited", formatting.share(summary.coverage.occupied), "of the plane of observations")
+            Tile(
+                "Cells visited",
+                formatting.as_percentage(summary.coverage.occupied),
+                "of the plane of observations",
+            )
         )
     if summary.zero_rewards is not None:
-        tiles.append(Tile("Rewards that are 0", formatting.share(summary.zero_rewards)))
+        tiles.append(Tile("Rewards that are 0", formatting.as_percentage(summary.zero_rewards)))
     return tiles
 
 
@@ -259,7 +263,12 @@ def _ranges(summary: Summary) -> list[Table]:
 
 def _rows(*columns: Sequence[float | None]) -> list[tuple[str, str, str, str]]:
     return [
-        (str(index), _number(low), _number(high), "no bounds" if share is None else formatting.share(share))
+        (
+            str(index),
+            _number(low),
+            _number(high),
+            "no bounds" if share is None else formatting.as_percentage(share),
+        )
         for index, low, high, share in zip(*columns, strict=True)
     ]
 

@@ -7,15 +7,15 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.api.differences import differences
 from hindcast.errors import OutputConflict, SpecError
+from hindcast.formats.dataset_folder.folder_owner import LOG_RESOURCE, read_owner, require_owner, write_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.dataset_folder.unfinished import LOG, read_mark, whole_mark, write_mark
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location, resolve
 
 ATTEMPTS = "attempts"
 LOGS = "logs"
 CHECKPOINTS_FOLDER = "checkpoints"
-NOT_THE_RUNS = (LOCK, ATTEMPTS, LOGS)
+BOOKKEEPING_ENTRIES = (LOCK, ATTEMPTS, LOGS)
 """What is in the folder in addition to a run's own files: locks, attempts and logs."""
 
 
@@ -41,7 +41,7 @@ def log_file(resource: OfflineRecording | OfflineTraining, child: str) -> Locati
     return state_folder(resource).child(LOGS, f"{child}.log")
 
 
-def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_worth_keeping: bool) -> bool:
+def claim(state: Location, resource: OfflineRecording | OfflineTraining, has_progress: bool) -> bool:
     """Put the resource's mark into `state`, or find it there.
 
     Args:
@@ -57,20 +57,20 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, is_wort
         OutputConflict: the folder carries another spec's hash.
         DataError: its mark is damaged.
     """
-    found = whole_mark(state)
+    found = require_owner(state)
     if found is None or _is_of_another(found, resource):
-        refuse_another(state, resource, is_worth_keeping)
-        write_mark(state, _mark(resource))
+        refuse_other_run(state, resource, has_progress)
+        write_owner(state, _mark(resource))
         return False
     if found["specHash"] != spec_hash(resource):  # the rest stays as the run began
         earlier = [*found.get("earlierHashes", ()), found["specHash"]]
-        write_mark(state, {**found, "earlierHashes": earlier, "specHash": spec_hash(resource)})
+        write_owner(state, {**found, "earlierHashes": earlier, "specHash": spec_hash(resource)})
     return True
 
 
 def is_claimed(state: Location) -> bool:
     """Whether a mark is in `state`."""
-    return read_mark(state) is not None
+    return read_owner(state) is not None
 
 
 def claimed_hashes(state: Location) -> set[str]:
@@ -78,35 +78,35 @@ def claimed_hashes(state: Location) -> set[str]:
 
     None where there is no mark.
     """
-    found = whole_mark(state)
+    found = require_owner(state)
     return {found["specHash"], *found.get("earlierHashes", ())} if found else set()
 
 
-def refuse_another(
-    state: Location, resource: OfflineRecording | OfflineTraining, is_worth_keeping: bool
+def refuse_other_run(
+    state: Location, resource: OfflineRecording | OfflineTraining, has_progress: bool
 ) -> None:
     """Refuse a folder that `claim` would refuse, without changing anything.
 
     Raises:
         OutputConflict: the folder carries another spec's hash.
     """
-    found = whole_mark(state)
+    found = require_owner(state)
     # The journal of an application's log may hold what is nowhere else.
-    if found and _is_of_another(found, resource) and (is_worth_keeping or found["resource"] == LOG):
+    if found and _is_of_another(found, resource) and (has_progress or found["resource"] == LOG_RESOURCE):
         raise OutputConflict(_conflict(state, resource, found))
 
 
-def carries_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
+def is_claimed_by_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
     """Whether `state` carries the hash of another spec, and not only of one that this one extends."""
-    found = whole_mark(state)
+    found = require_owner(state)
     return found is not None and _is_of_another(found, resource)
 
 
-def has_other_files(folder: Location, state: Location) -> bool:
+def has_foreign_files(folder: Location, state: Location) -> bool:
     """Whether files are in a dataset's folder that no run of Hindcast made; `state` is its own folder in there."""
-    if any(entry.relative not in NOT_THE_RUNS for entry in state.list()):
+    if any(entry.relative_path not in BOOKKEEPING_ENTRIES for entry in state.list()):
         return False
-    return any(entry.relative != state.name for entry in folder.list())
+    return any(entry.relative_path != state.name for entry in folder.list())
 
 
 def first_learners(state: Location, resource: OfflineTraining) -> int:
@@ -114,7 +114,7 @@ def first_learners(state: Location, resource: OfflineTraining) -> int:
 
     They fix the global batch, which must not change when the number of learners does.
     """
-    found = whole_mark(state)
+    found = require_owner(state)
     if found is None or _is_of_another(found, resource):
         return resource.spec.learners.replicas
     return int(found["spec"]["spec"].get("learners", {}).get("replicas", 1))

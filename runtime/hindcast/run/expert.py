@@ -12,13 +12,13 @@ from hindcast.api import OfflineRecording
 from hindcast.api.recording import TrainPolicy, TrainStop
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.learn.checkpoint import CheckpointStore
-from hindcast.pipeline.rng import seed_of
+from hindcast.pipeline.rng import derive_seed
 from hindcast.report.events import Progress, Reporter
 from hindcast.report.results import ITERATION, Result, ResultsLog
 from hindcast.run.claim import CHECKPOINTS_FOLDER, title
 from hindcast.run.interruption import Interruption
-from hindcast.run.online import online_trainer
-from hindcast.run.stopping import reached
+from hindcast.run.online_trainer import make_online_trainer
+from hindcast.run.stop_criteria import should_stop
 from hindcast.run.trainer import Trainer
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.storage.location import Location
@@ -42,7 +42,7 @@ def train_expert(
         Interrupted: asked to stop; a checkpoint was written.
         UserError: what went wrong.
     """
-    trainer = online_trainer(resource, spec, resource.spec.runners.envs_per_runner)
+    trainer = make_online_trainer(resource, spec, resource.spec.runners.envs_per_runner)
     for note in trainer.notes:
         reporter.note(title(resource), note)
     callbacks = TrainingCallbacks(resource.spec.callbacks)
@@ -66,11 +66,11 @@ def train_expert(
     log = ResultsLog(folder, resume_at=trainer.iteration)
     result = log.results[-1] if log.results else None
     try:
-        while result is None or not reached(spec.stop, result):
+        while result is None or not should_stop(spec.stop, result):
             result = iterate_and_evaluate(trainer, evaluator, resource.spec.seed, callbacks)
             log.append(result)
             reporter.progress(_progress(resource, spec.stop, result))
-            if interruption.requested or trainer.iteration % spec.checkpoint_every == 0:
+            if interruption.is_requested or trainer.iteration % spec.checkpoint_every == 0:
                 trainer.save(store, {"episode_return_mean": _evaluated(result)})
             interruption.check()
     finally:
@@ -87,7 +87,7 @@ def iterate_and_evaluate(
     result = trainer.iterate()
     begun = time.monotonic()
     callbacks.call("on_evaluate_start")
-    report = evaluator(trainer.policy, seed_of(seed, "expert", trainer.iteration))
+    report = evaluator(trainer.policy, derive_seed(seed, "expert", trainer.iteration))
     result["evaluation"] = {ITERATION: trainer.iteration, "env_runners": report.summary()}
     callbacks.call("on_evaluate_end", evaluation_metrics=result["evaluation"])
     result["timers"]["evaluation_s"] = time.monotonic() - begun

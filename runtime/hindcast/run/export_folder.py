@@ -7,13 +7,13 @@ from collections.abc import Collection, Set
 from typing import Final
 
 from hindcast.errors import OutputConflict
-from hindcast.formats.dataset_folder.unfinished import MARK
+from hindcast.formats.dataset_folder.folder_owner import OWNER_FILE
 from hindcast.learn.checkpoint import MODULE
-from hindcast.learn.checkpoint_record import RECORD
+from hindcast.learn.checkpoint_record import RECORD_FILE
 from hindcast.models import policy_files
 from hindcast.onnx_policy import DESCRIPTION, LOADER, PROGRAM
 from hindcast.run.claim import CHECKPOINTS_FOLDER
-from hindcast.storage.local_files import TEMPORARY
+from hindcast.storage.local_files import TEMPORARY_NAME
 from hindcast.storage.location import Location
 
 TORCH_PROGRAM: Final = "policy.pt2"
@@ -26,7 +26,7 @@ _DESCRIPTIONS: Final = {
 _WAY_OUT: Final = "give a new or an empty folder"
 
 
-def refuse_other_files(folder: Location, names: Collection[str]) -> None:
+def refuse_foreign_files(folder: Location, names: Collection[str]) -> None:
     """Refuse a folder in which an export would overwrite, or be mixed with, files that no export wrote.
 
     Args:
@@ -38,7 +38,7 @@ def refuse_other_files(folder: Location, names: Collection[str]) -> None:
     """
     if _is_of_a_run(folder):
         raise OutputConflict(f"{folder} is the policy of a run, a recording or a checkpoint: {_WAY_OUT}.")
-    found = {entry.relative for entry in folder.list() if not TEMPORARY.match(entry.relative)}
+    found = {entry.relative_path for entry in folder.list() if not TEMPORARY_NAME.match(entry.relative_path)}
     exported = _exported(folder, found)
     others = sorted(found & set(names) - exported if exported else found)
     if not others:
@@ -54,8 +54,8 @@ def _is_of_a_run(folder: Location) -> bool:
     if folder.name != MODULE:
         return False
     above = folder.parent()
-    marks = [above.child(name) for name in (RECORD, CHECKPOINTS_FOLDER, MARK)]
-    return any(mark.exists() for mark in (*marks, above.parent().child(MARK)))
+    marks = [above.child(name) for name in (RECORD_FILE, CHECKPOINTS_FOLDER, OWNER_FILE)]
+    return any(mark.exists() for mark in (*marks, above.parent().child(OWNER_FILE)))
 
 
 def _exported(folder: Location, found: Set[str]) -> set[str]:

@@ -22,11 +22,11 @@ from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError, SpecError
 from hindcast.models import policy_files
-from hindcast.models.exported import ExportedPolicy, Port
+from hindcast.models.exported_policy import ExportedPolicy, Port
 from hindcast.models.policy import Policy
 from hindcast.onnx_policy import DESCRIPTION, FORMAT_VERSION, LOADER, PROGRAM
-from hindcast.run.evaluation import policy_at
-from hindcast.run.export_folder import TORCH_PROGRAM, refuse_other_files
+from hindcast.run.checkpoint_evaluation import load_policy
+from hindcast.run.export_folder import TORCH_PROGRAM, refuse_foreign_files
 from hindcast.storage.location import resolve
 
 Format = Literal["onnx", "torch", "safetensors"]
@@ -42,7 +42,7 @@ _SLOTS, _STEPS, _EPISODE = 3, 24, 8
 _TOLERANCE = 1e-5
 
 
-class Exported(NamedTuple):
+class ExportResult(NamedTuple):
     """What was written, and how it compares.
 
     Attributes:
@@ -55,13 +55,13 @@ class Exported(NamedTuple):
 
     policy: str
     files: list[str]
-    difference: float | None
-    steps: int
+    max_difference: float | None
+    num_steps: int
 
 
 def export_policy(
     path: str | Path, folder: str | Path, form: Format = "onnx", module_class: str | None = None
-) -> Exported:
+) -> ExportResult:
     """Write the policy of a checkpoint, which acts greedily, and compare it with what it came from.
 
     Args:
@@ -78,13 +78,13 @@ def export_policy(
         OutputConflict: files that no export wrote are in the folder; it is left as it is.
         SpecError: the policy's network cannot be exported, or a package is missing.
     """
-    policy, where = policy_at(path, module_class)
+    policy, where = load_policy(path, module_class)
     target, names = resolve(folder), _FILES[form]
-    refuse_other_files(target, names)
+    refuse_foreign_files(target, names)
     written = [str(target.child(name)) for name in names]
     if form == "safetensors":
         policy.save(target)
-        return Exported(where, written, None, 0)
+        return ExportResult(where, written, None, 0)
     function = ExportedPolicy(policy)
     if form == "torch":
         program = _torch_program(function)
@@ -97,7 +97,7 @@ def export_policy(
     files[DESCRIPTION] = json.dumps(_description(policy, function), indent=1).encode()
     for name in names:
         target.child(name).write_bytes(files[name])
-    return Exported(where, written, difference, _STEPS * _SLOTS)
+    return ExportResult(where, written, difference, _STEPS * _SLOTS)
 
 
 def _torch_program(function: ExportedPolicy) -> bytes:
@@ -189,7 +189,7 @@ def _compared(policy: Policy, function: ExportedPolicy, step: Step) -> float:
         known = {**obs, **state, Columns.PREV_REWARDS: rewards}
         given = {name: known[name].astype(port.dtype) for name, port in function.inputs.items()}
         found = dict(zip(function.outputs, step(given), strict=True))
-        state = {name: found[port.follows] for name, port in function.inputs.items() if port.follows}
+        state = {name: found[port.next_state] for name, port in function.inputs.items() if port.next_state}
         greatest = max(greatest, _gap(acted.env_actions, found))
     if greatest > _TOLERANCE:
         raise DataError(
@@ -230,5 +230,5 @@ def _description(policy: Policy, function: ExportedPolicy) -> dict[str, Any]:
 
 
 def _described(name: str, port: Port) -> dict[str, Any]:
-    state = {} if port.start is None else {"start": port.start.tolist(), "follows": port.follows}
+    state = {} if port.start is None else {"start": port.start.tolist(), "follows": port.next_state}
     return {"name": name, "dtype": port.dtype.name, "shape": list(port.shape), **state}

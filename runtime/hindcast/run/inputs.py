@@ -12,22 +12,22 @@ from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.input import InputSource
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.prepare.opening import Ready, not_in_all, one_dataset, ready
+from hindcast.datasets.hooks import Hooks
+from hindcast.datasets.prepare.opening import OpenedData, combine_datasets, differing_leaves, open_reading
 from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.watch import Watch
 from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
-from hindcast.pipeline.batch_prelearner import in_rllibs_form
-from hindcast.pipeline.offline_data import Source, reads_by_itself
+from hindcast.pipeline.offline_data import Source, has_own_reader
 from hindcast.pipeline.prelearner import OfflinePreLearner, prelearner_class
+from hindcast.pipeline.rllib_prelearner import is_in_rllib_form
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
-from hindcast.run.held_out import as_one
-from hindcast.run.offline import make_algorithm
+from hindcast.run.held_out_evaluation import merge_datasets
+from hindcast.run.offline_trainer import make_algorithm
 from hindcast.run.spaces import check_spaces, environment_spaces, has_float_actions
 
-MAPPED: Final = ("Text", "Images", "Binary")
+MAPPED_FORMATS: Final = ("Text", "Images", "Binary")
 """Formats that hold no timesteps."""
 _METHODS: Final = {
     "Parquet": "read_parquet",
@@ -66,18 +66,18 @@ class Input(NamedTuple):
     reading: Reading
     weight: float | None = None
     top: float | None = None
-    found: Ready | None = None
+    opened_data: OpenedData | None = None
 
     @property
     def path(self) -> str:
         """Where the data are that are opened: what was prepared, or what the input names."""
-        return str(self.reading.paths[0] if self.found is None else self.found.paths[0])
+        return str(self.reading.paths[0] if self.opened_data is None else self.opened_data.paths[0])
 
     @property
     def dataset(self) -> Dataset:
         """The episodes to train on, once they are open."""
-        assert self.found is not None
-        return self.found.dataset if self.top is None else self.found.dataset.filter(top=self.top)
+        assert self.opened_data is not None
+        return self.opened_data.dataset if self.top is None else self.opened_data.dataset.filter(top=self.top)
 
 
 def inputs_of(resource: OfflineTraining, references: References) -> list[Input]:
@@ -93,7 +93,7 @@ def inputs_of(resource: OfflineTraining, references: References) -> list[Input]:
     ]
 
 
-def ready_inputs(
+def open_inputs(
     resource: OfflineTraining,
     inputs: Sequence[Input],
     reporter: Reporter | None = None,
@@ -122,14 +122,14 @@ def ready_inputs(
     opened: list[Input] = []
     for index, one in enumerate(inputs):
         reading = one.reading
-        watch = Watch(progress, note, check)
+        watch = Hooks(progress, note, check)
         if index == 0 and reading.options.mapper is None:
             watch = replace(watch, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
-        found = ready(reading, watch=watch, ray_options=ray_options)
-        for said in (*found.unfinished, *found.notes):
+        found = open_reading(reading, hooks=watch, ray_options=ray_options)
+        for said in (*found.unfinished_notes, *found.notes):
             if said != NOTE_ON_ACTIONS or has_float_actions(resource, found.dataset.spec):
                 note(f"{reading.paths[0]}: {said}")
-        opened.append(one._replace(found=found))
+        opened.append(one._replace(opened_data=found))
     if len(opened) > 1 and all(one.weight is None for one in opened):
         return _of_the_same_columns(opened, note)
     return opened
@@ -140,13 +140,13 @@ def _of_the_same_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
 
     With a `top`, which may need them, `as_one` leaves them out.
     """
-    found = [one.found for one in inputs if one.found is not None]
-    left_out = not_in_all([one.dataset for one in found])
+    found = [one.opened_data for one in inputs if one.opened_data is not None]
+    left_out = differing_leaves([one.dataset for one in found])
     if left_out:
         note(f"not all inputs have the columns {', '.join(sorted(left_out))}, so they are left out")
     if not left_out or any(one.top is not None for one in inputs):
         return list(inputs)
-    return [one._replace(found=each.without(left_out)) for one, each in zip(inputs, found, strict=True)]
+    return [one._replace(opened_data=each.without(left_out)) for one, each in zip(inputs, found, strict=True)]
 
 
 def sources_of(inputs: Sequence[Input]) -> list[Source]:
@@ -158,13 +158,13 @@ def sources_of(inputs: Sequence[Input]) -> list[Source]:
         SpecError: some have a weight and others none.
         DataError: inputs that make one dataset differ in columns or spaces.
     """
-    found = [one.found for one in inputs if one.found is not None]
+    found = [one.opened_data for one in inputs if one.opened_data is not None]
     weights = [one.weight for one in inputs if one.weight is not None]
     if not found:
         return []
     if not weights:
         has_shares = any(one.top is not None for one in inputs)
-        dataset = as_one([one.dataset for one in inputs]) if has_shares else one_dataset(found)
+        dataset = merge_datasets([one.dataset for one in inputs]) if has_shares else combine_datasets(found)
         return [Source(", ".join(one.reading.name for one in inputs), dataset)]
     if len(weights) < len(inputs):
         raise SpecError("spec.input: some inputs have a weight and others none; give all a weight, or none.")
@@ -176,16 +176,16 @@ def sources_of(inputs: Sequence[Input]) -> list[Source]:
 def _input(resource: OfflineTraining, index: int, references: References) -> Input:
     pipeline = resource.spec.pipeline
     where = f"{title(resource)}: spec.input[{index}]"
-    source = read_by_rows(resource, resource.spec.input[index], where)
+    source = resolve_reader(resource, resource.spec.input[index], where)
     path = _path(where, source, references)
     options = training_options(resource, source)
     if not maps_rows(resource, source):
-        return Input(Reading.of(source, path, mapper_given=options), source.weight, source.top)
+        return Input(Reading.from_input(source, path, mapper_given=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
             f"{where}.format is {source.format}: name the class that makes episodes of it in spec.pipeline.preLearner."
         )
-    reading = Reading.of(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
+    reading = Reading.from_input(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
     return Input(reading, source.weight, source.top)
 
 
@@ -201,16 +201,16 @@ def _path(where: str, source: InputSource, references: References) -> str:
     return path
 
 
-def read_by_rows(resource: OfflineTraining, source: InputSource, where: str) -> InputSource:
+def resolve_reader(resource: OfflineTraining, source: InputSource, where: str) -> InputSource:
     """The input as it is read: by Ray Data, where a class of the user's works on rows.
 
     Raises:
         SpecError: a class that works on rows, and what has no effect then.
     """
     pipeline = resource.spec.pipeline
-    if reads_by_itself(pipeline):
+    if has_own_reader(pipeline):
         return _by_ray(source, str(pipeline.offline_data), where)
-    if source.format in (*MAPPED, "RayData") or not in_rllibs_form(prelearner_class(pipeline)):
+    if source.format in (*MAPPED_FORMATS, "RayData") or not is_in_rllib_form(prelearner_class(pipeline)):
         return source
     suffix = PurePosixPath(source.path or "").suffix
     method = _METHODS.get(source.format) or _BY_SUFFIX.get(suffix, "read_parquet")
@@ -221,13 +221,15 @@ def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
     """Whether the pre-learner makes the episodes of an input."""
     kind = prelearner_class(resource.spec.pipeline)
     overrides = kind.map_rows.__func__ is not OfflinePreLearner.map_rows.__func__  # type: ignore[attr-defined]
-    return source.format in MAPPED or (source.format == "RayData" and (in_rllibs_form(kind) or overrides))
+    return source.format in MAPPED_FORMATS or (
+        source.format == "RayData" and (is_in_rllib_form(kind) or overrides)
+    )
 
 
 def training_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
     """What `TrainingConfig` holds of a training, as JSON; nothing for classes that do not ask."""
     spec = resource.spec
-    if not (in_rllibs_form(prelearner_class(spec.pipeline)) or reads_by_itself(spec.pipeline)):
+    if not (is_in_rllib_form(prelearner_class(spec.pipeline)) or has_own_reader(spec.pipeline)):
         return {}
     spaces: list[dict[str, Any] | None]
     if spec.environment is not None:

@@ -17,7 +17,7 @@ class Interruption:
     """Whether the user asked to stop."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.is_requested = False
 
     def check(self) -> None:
         """Stop here if asked to.
@@ -25,12 +25,12 @@ class Interruption:
         Raises:
             Interrupted: a stop was requested.
         """
-        if self.requested:
+        if self.is_requested:
             raise Interrupted("interrupted; run the same command again to resume.")
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[Interruption]:
+def catch_signals() -> Iterator[Interruption]:
     """Turn the first Ctrl-C or SIGTERM into a request; the second one has its usual effect.
 
     Outside the main thread nothing is installed, and nothing is ever requested.
@@ -43,7 +43,7 @@ def interruptible() -> Iterator[Interruption]:
 
     def request(number: int, frame: FrameType | None) -> None:
         del frame
-        interruption.requested = True
+        interruption.is_requested = True
         signal.signal(number, before[signal.Signals(number)])
 
     for number in _SIGNALS:

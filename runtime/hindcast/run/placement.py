@@ -12,11 +12,11 @@ from hindcast.api.training import LearnersSpec
 from hindcast.errors import NoCudaDevice
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.pipeline.executors import Executor, Local
-from hindcast.record.pool import Runner, ThisProcess
-from hindcast.record.recorder import OnEpisode, Task
+from hindcast.record.pool import LocalWorkers, Runner
+from hindcast.record.recorder import OnEpisode, RecordingTask
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Guard, Location
-from hindcast.threads import processors
+from hindcast.threads import num_processors
 from hindcast.worker_processes import WorkerProcesses, Workers
 
 
@@ -60,7 +60,7 @@ class Placement(Protocol):
     @property
     def is_one_machine(self) -> bool: ...
 
-    def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
+    def replicas(self, requested: int, what: str) -> tuple[int, str | None]:
         """How many of `wanted` there can be ("runners", …), and the note where that is fewer."""
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
@@ -73,7 +73,7 @@ class Placement(Protocol):
         """
 
     def recorders(
-        self, count: int, task: Task, cpus: float = 1, on_episode: OnEpisode | None = None
+        self, count: int, task: RecordingTask, cpus: float = 1, on_episode: OnEpisode | None = None
     ) -> Workers[Runner]:
         """What records ranges.
 
@@ -90,17 +90,20 @@ class Placement(Protocol):
         """What reads the data of a training and runs its pre-learner."""
 
 
-class Here:
+class LocalPlacement:
     """The machine itself: as many processes as it has processors."""
 
     is_one_machine = True
 
-    def replicas(self, wanted: int, what: str) -> tuple[int, str | None]:
+    def replicas(self, requested: int, what: str) -> tuple[int, str | None]:
         """Not more than processors."""
-        available = processors()
-        if wanted <= available:
-            return wanted, None
-        return available, f"{wanted} {what} clamped to {available}: this machine has {available} processors"
+        available = num_processors()
+        if requested <= available:
+            return requested, None
+        return (
+            available,
+            f"{requested} {what} clamped to {available}: this machine has {available} processors",
+        )
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
         """A lock, which other processes of this machine see; nothing is to be looked at again."""
@@ -109,12 +112,12 @@ class Here:
     def recorders(
         self,
         count: int,
-        task: Task,
+        task: RecordingTask,
         cpus: float = 1,  # noqa: ARG002  (processes share this machine as they like)
         on_episode: OnEpisode | None = None,
     ) -> Workers[Runner]:
         """Nobody but this process where one is enough."""
-        return WorkerProcesses(count, Runner(task)) if count > 1 else ThisProcess(Runner(task, on_episode))
+        return WorkerProcesses(count, Runner(task)) if count > 1 else LocalWorkers(Runner(task, on_episode))
 
     def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         return WorkerProcesses(count, evaluator)
@@ -124,4 +127,4 @@ class Here:
         return Local()
 
 
-HERE: Final = Here()
+LOCAL: Final = LocalPlacement()

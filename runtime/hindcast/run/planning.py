@@ -8,10 +8,10 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import OfflineData
-from hindcast.run.carry_out import InFiles
 from hindcast.run.claim import first_learners, run_folder, title
-from hindcast.run.inputs import Input, inputs_of, ready_inputs, sources_of
-from hindcast.run.offline import offline_trainer
+from hindcast.run.execute import FileReferences
+from hindcast.run.inputs import Input, inputs_of, open_inputs, sources_of
+from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
 
 
@@ -25,11 +25,11 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
     Raises:
         UserError: what would keep it from starting.
     """
-    inputs = inputs_of(resource, InFiles({title(other): other for other in others}))
+    inputs = inputs_of(resource, FileReferences({title(other): other for other in others}))
     _check_recorded(resource, inputs)
-    sources = sources_of(ready_inputs(resource, inputs))
+    sources = sources_of(open_inputs(resource, inputs))
     learners = first_learners(run_folder(resource), resource)
-    trainer = offline_trainer(resource, sources, first_learners=learners)
+    trainer = make_offline_trainer(resource, sources, first_learners=learners)
     try:
         assert isinstance(trainer.experience, OfflineData)
         parameters = {

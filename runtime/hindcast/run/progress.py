@@ -80,8 +80,8 @@ def amount(progress: Progress) -> str:
         return ""
     if progress.total is None:
         return formatting.plural(progress.done, progress.unit.removesuffix("s"))
-    total = f"/{formatting.whole(progress.total)}"
-    return f"{formatting.whole(progress.done)}{total} {progress.unit}"
+    total = f"/{formatting.integer(progress.total)}"
+    return f"{formatting.integer(progress.done)}{total} {progress.unit}"
 
 
 def numbers(metrics: Mapping[str, float], separator: str = "  ") -> str:

@@ -12,36 +12,36 @@ from hindcast.datasets.target import Target
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
-    clear,
-    files_of,
+    clear_dataset,
+    committed_files,
     read_commits,
     remove_orphans,
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
-from hindcast.formats.layouts import encoder_of
+from hindcast.formats.layouts import make_encoder
 from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, extent_of
-from hindcast.record.pool import RANDOM, RecordedRange, load_actor, record_in, wait_for_runners
-from hindcast.record.recorded import keep_prefix
-from hindcast.record.recorder import RangeToRecord, Task, describe
+from hindcast.record.pool import RANDOM, RecordedRange, load_actor, record_ranges, wait_for_runners
+from hindcast.record.recorder import RangeToRecord, RecordingTask, describe_columns
+from hindcast.record.recording_prefix import keep_prefix
 from hindcast.record.runner import Episode
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.results import RESULTS_FILE
 from hindcast.run.claim import (
+    BOOKKEEPING_ENTRIES,
     CHECKPOINTS_FOLDER,
-    NOT_THE_RUNS,
-    carries_another,
     claim,
-    has_other_files,
-    refuse_another,
+    has_foreign_files,
+    is_claimed_by_another,
+    refuse_other_run,
     title,
 )
 from hindcast.run.expert import train_expert
+from hindcast.run.ineffective_fields import notes_on_ineffective_fields
 from hindcast.run.interruption import Interruption
-from hindcast.run.placement import HERE, Placement
-from hindcast.run.without_effect import notes_on
+from hindcast.run.placement import LOCAL, Placement
 from hindcast.storage.location import Location, resolve
 from hindcast.version import __version__
 
@@ -62,7 +62,7 @@ class RecordingRun:
         reporter: Reporter,
         interruption: Interruption,
         checkpoint: str | None = None,
-        placement: Placement = HERE,
+        placement: Placement = LOCAL,
     ) -> None:
         self._resource = resource
         self._spec = resource.spec
@@ -74,7 +74,7 @@ class RecordingRun:
         self._is_told_of_rewards = False
         self._write_to(resolve(self._spec.output.path))
 
-    def carry_out(self) -> Outcome:
+    def execute(self) -> Outcome:
         """Record until the duration is reached.
 
         Raises:
@@ -83,7 +83,7 @@ class RecordingRun:
         """
         begun = time.monotonic()
         if self._spec.output.on_existing != "Replace":
-            refuse_another(self._state, self._resource, self._is_started())
+            refuse_other_run(self._state, self._resource, self._is_started())
         with self._sole_writer():
             manifest = read_manifest(self._folder)
             continued = claim(self._state, self._resource, self._is_started())
@@ -102,14 +102,14 @@ class RecordingRun:
         Raises:
             OutputConflict: files of the user's are there, or somebody else is writing.
         """
-        if has_other_files(self._folder, self._state):
+        if has_foreign_files(self._folder, self._state):
             raise OutputConflict(
                 f"{self._folder} holds files that no recording of Hindcast made: give an empty or new "
                 "output.path (onExisting: Replace deletes only what a manifest lists)."
             )
         with self._placement.sole_writer(self._state) as guard:
-            self._write_to(self._folder.guarded(guard))
-            if carries_another(self._state, self._resource):
+            self._write_to(self._folder.with_guard(guard))
+            if is_claimed_by_another(self._state, self._resource):
                 wait_for_runners(self._folder)  # of the other recording, which may still commit
                 self._make_room()
             yield
@@ -120,7 +120,7 @@ class RecordingRun:
 
     def _is_started(self) -> bool:
         """Whether an earlier run left anything that took work: an expert that it trained, or episodes."""
-        policy = {entry.relative for entry in self._policy_folder.list()}
+        policy = {entry.relative_path for entry in self._policy_folder.list()}
         is_trained = CHECKPOINTS_FOLDER in policy or {MODULE, RESULTS_FILE} <= policy
         return is_trained or bool(read_manifest(self._folder) or read_commits(self._folder))
 
@@ -142,10 +142,10 @@ class RecordingRun:
     def _clear(self) -> None:
         """`onExisting: Replace`: delete what the manifest or the commits of another recording list."""
         self._reporter.note(self._name, f"replaces the recording in {self._folder}")
-        clear(self._folder, NOT_THE_RUNS)
+        clear_dataset(self._folder, BOOKKEEPING_ENTRIES)
 
     def _record(self) -> Manifest:
-        for note in notes_on(self._resource, self._placement.is_one_machine):
+        for note in notes_on_ineffective_fields(self._resource, self._placement.is_one_machine):
             self._reporter.note(self._name, note)
         self._check_output()
         policy = self._policy()
@@ -170,14 +170,14 @@ class RecordingRun:
         output, environment = self._spec.output, self._spec.environment
         if not output.is_text:
             return
-        data = describe(environment, load_actor(RANDOM, environment), explore=True)
+        data = describe_columns(environment, load_actor(RANDOM, environment), explore=True)
         try:
-            encoder_of(output.format, data, output.compress_columns)
+            make_encoder(output.format, data, output.compress_columns)
         except DataError as error:
             raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
 
-    def _recorded(self, task: Task, policy: str, progress: _Counter) -> Iterator[RecordedRange]:
-        left = progress.extent.ranges_left(progress.commits)
+    def _recorded(self, task: RecordingTask, policy: str, progress: _Counter) -> Iterator[RecordedRange]:
+        left = progress.extent.num_ranges_left(progress.commits)
         if left == 0:
             return
         runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
@@ -191,18 +191,19 @@ class RecordingRun:
         runners = min(runners, left) if left is not None else runners
         workers = self._placement.recorders(runners, task, self._spec.runners.cpus, on_episode)
         with closing(workers):
-            yield from record_in(workers, policy, progress.next_work, self._interruption.check)
+            yield from record_ranges(workers, policy, progress.next_work, self._interruption.check)
 
     def _note_on_rewards(self, made: RecordedRange) -> None:
         """Say once, as soon as it is known, that trainings will refuse the rewards."""
-        if not made.not_finite or self._is_told_of_rewards:
+        if not made.non_finite_rewards or self._is_told_of_rewards:
             return
         self._is_told_of_rewards = True
-        eps_id, t = made.not_finite[0]
+        eps_id, t = made.non_finite_rewards[0]
         self._reporter.note(
             self._name,
             f"environment {self._spec.environment.id!r} gave rewards that are NaN or infinite in "
-            f"{len(made.not_finite):,} of the last {plural(len(made.returns), 'episode')} (first: {eps_id}, t = {t}): "
+            f"{len(made.non_finite_rewards):,} of the last {plural(len(made.returns), 'episode')} "
+            f"(first: {eps_id}, t = {t}): "
             "they are recorded, but a training that uses rewards refuses them; fix the environment and record again",
         )
 
@@ -228,25 +229,25 @@ class RecordingRun:
             raise SpecError(f"{self._name}: spec.policy.trainingRef was not resolved to a checkpoint.")
         return self._checkpoint
 
-    def _task(self, policy: str) -> Task:
+    def _task(self, policy: str) -> RecordingTask:
         spec = self._spec
         actor = load_actor(policy, spec.environment, spec.policy.own_class)
-        data = describe(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
-        return Task(
+        data = describe_columns(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
+        return RecordingTask(
             environment=spec.environment,
             width=spec.runners.envs_per_runner,
             seed=spec.seed,
             explore=spec.policy.explore,
-            target=Target.of(spec.output, self._folder),
+            target=Target.from_output(spec.output, self._folder),
             prefix=spec_hash(self._resource)[:8],
             data=data,
-            states=spec.output.recurrent_states,
-            own_class=spec.policy.own_class,
+            records_states=spec.output.recurrent_states,
+            module_class=spec.policy.own_class,
             callbacks=tuple(spec.callbacks),
         )
 
-    def _manifest(self, task: Task, policy: str, commits: dict[int, Commit]) -> Manifest:
-        actor = load_actor(policy, task.environment, task.own_class)
+    def _manifest(self, task: RecordingTask, policy: str, commits: dict[int, Commit]) -> Manifest:
+        actor = load_actor(policy, task.environment, task.module_class)
         preprocessing = actor.preprocessing
         filters = {name: numbers.tolist() for name, numbers in preprocessing.state().items()}
         return Manifest(
@@ -259,7 +260,7 @@ class RecordingRun:
             versions={name: version(name) for name in _PACKAGES},
             connectors={**preprocessing.to_json(), "filters": filters},
             spec=task.data.to_json(),
-            files=files_of(commits[number] for number in sorted(commits)),
+            files=committed_files(commits[number] for number in sorted(commits)),
         )
 
     def _outcome(self, manifest: Manifest, state: State, begun: float) -> Outcome:
@@ -290,7 +291,7 @@ class _Counter:
         self._uncommitted = {"episodes": 0, "timesteps": 0}
 
     def next_work(self, given: set[int]) -> RangeToRecord | None:
-        return self.extent.next_work(self.commits, given)
+        return self.extent.next_range(self.commits, given)
 
     def played(self, episode: Episode) -> None:
         """An episode ended; it is not committed yet."""
@@ -312,6 +313,6 @@ class _Counter:
         if self._returns:
             recent = self._returns[-100:]
             metrics["return"] = sum(recent) / len(recent)
-        done = self.extent.done(self.commits) + self._uncommitted[self.extent.unit]
+        done = self.extent.num_done(self.commits) + self._uncommitted[self.extent.unit]
         progress = Progress(self._name, "Recording", done, self.extent.total, self.extent.unit, metrics)
         self._reporter.progress(progress)

@@ -43,7 +43,7 @@ def spaces_of(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
     return _known(resource, sources[0].dataset.spec, spec.recorded[0].path or sources[0].name)
 
 
-def stated_spaces(resource: OfflineTraining) -> Spaces | None:
+def declared_spaces(resource: OfflineTraining) -> Spaces | None:
     """The spaces that a training works with whatever its data say; None if it takes the data to know them."""
     spec = resource.spec
     if spec.environment is not None:
@@ -68,7 +68,7 @@ def check_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> No
 
 def has_float_actions(resource: OfflineTraining, recorded: DataSpec) -> bool:
     """Whether a training's actions can be normalised at all, or it is not known which ones it takes."""
-    stated = stated_spaces(resource)
+    stated = declared_spaces(resource)
     space = stated.action if stated else _given(resource.spec.action_space) or recorded.action_space
     if space is None:
         return True

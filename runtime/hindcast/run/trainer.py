@@ -19,17 +19,17 @@ from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
-from hindcast.models.connectors import Preprocessing
+from hindcast.models.dry_run import dry_run
 from hindcast.models.idle_options import idle_options
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule, module_class_of
-from hindcast.models.trial import try_out
 from hindcast.pipeline.feeds import State
-from hindcast.pipeline.window import Batch, below
+from hindcast.pipeline.window import Batch, select_prefix
 from hindcast.report.results import ITERATION, Result
-from hindcast.run.held_out import HeldOut
+from hindcast.run.held_out_evaluation import HeldOutEvaluator
 from hindcast.run.spaces import Spaces
-from hindcast.threads import threads_for, torch_threads
+from hindcast.threads import choose_num_threads, torch_threads
 
 _TARGETS = "targets/"
 """Prefix of a checkpoint's tensors that belong to the position in the experience."""
@@ -105,15 +105,15 @@ class Trainer:
     _: KW_ONLY
     spec_hash: str = ""
     prepare: Callable[[], None] = lambda: None
-    most_updates: float = math.inf
+    max_updates: float = math.inf
     notes: Sequence[str] = ()
-    held_out: HeldOut | None = None
+    held_out_evaluator: HeldOutEvaluator | None = None
     iteration: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
-    busy: int = field(default=0, init=False)
+    num_busy_processors: int = field(default=0, init=False)
 
     @property
-    def is_cut(self) -> bool:
+    def is_cut_short(self) -> bool:
         """Whether the stop has ended the last iteration before its time: a run that goes on finishes it first."""
         experience = self.experience
         return (
@@ -140,21 +140,23 @@ class Trainer:
         learner, experience, first = self.learner, self.experience, self.learner.updates
         if experience is None:
             raise SpecError(f"{self.algorithm} has nothing to train on: give .offline_data(input_=...).")
-        if first >= self.most_updates:
+        if first >= self.max_updates:
             raise SpecError(f"spec.stop: the training ended with update {first:,}; raise it to continue.")
         learner.group.broadcast(["iterate"])
         begun = time.monotonic()
         try:
-            with torch_threads(threads_for(learner.nets, experience.timesteps_per_batch, self.busy)):
+            with torch_threads(
+                choose_num_threads(learner.nets, experience.timesteps_per_batch, self.num_busy_processors)
+            ):
                 whole = first + experience.start(self.iteration, first)
-                last = min(whole, self.most_updates)
+                last = min(whole, self.max_updates)
                 while learner.updates < last:
                     learner.group.agree(check)
                     priorities = learner.update(experience.next(), experience.timesteps_per_batch)
                     if priorities is not None:
                         experience.prioritise(priorities)
         except Interrupted:
-            learner.merge()
+            learner.synchronise()
             raise
         finally:
             self.seconds += time.monotonic() - begun
@@ -212,10 +214,10 @@ class Trainer:
         self.learner.load(learner)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
-            self.experience.seek(saved.feed, below(_TARGETS, learner.tensors))
+            self.experience.seek(saved.feed, select_prefix(_TARGETS, learner.tensors))
             self.experience.counters |= {name: saved.counters[name] for name in self.experience.counters}
         self.iteration = saved.iteration
-        if self.experience is not None and self.learner.updates < self.most_updates:
+        if self.experience is not None and self.learner.updates < self.max_updates:
             self.iteration = self.experience.iterations(saved.iteration, self.learner.updates)
         self.seconds = float(saved.counters.get("seconds", 0.0))  # experts' earlier checkpoints lack it
 
@@ -230,8 +232,8 @@ class Trainer:
     def close(self) -> None:
         if self.experience is not None:
             self.experience.close()
-        if self.held_out is not None:
-            self.held_out.close()
+        if self.held_out_evaluator is not None:
+            self.held_out_evaluator.close()
 
 
 def new_learner(
@@ -249,7 +251,7 @@ def new_learner(
     Raises:
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
     """
-    preprocessing = Preprocessing.of(spaces.observation, spaces.action, model, environment)
+    preprocessing = Preprocessing.from_specs(spaces.observation, spaces.action, model, environment)
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
     nets = new_networks(algorithm, inputs, seed).to(device)
     module = cast(RLModule, nets["policy"])
@@ -274,4 +276,4 @@ def notes_on_policy(policy: Policy, model: ModelSpec, at: str = "spec.model") ->
         UserCodeError: its network is the user's own, and does not do what it should (`try_out`).
     """
     idle = idle_options(policy, model)
-    return [f"{at}.{option} has no effect: {why}" for option, why in idle.items()] + try_out(policy.module)
+    return [f"{at}.{option} has no effect: {why}" for option, why in idle.items()] + dry_run(policy.module)

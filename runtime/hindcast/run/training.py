@@ -27,30 +27,30 @@ from hindcast.run.claim import (
     claimed_hashes,
     first_learners,
     is_claimed,
-    refuse_another,
+    refuse_other_run,
     run_folder,
     title,
 )
-from hindcast.run.evaluations import Evaluations
-from hindcast.run.held_out import HeldOut, notes_on_judged
+from hindcast.run.held_out_evaluation import HeldOutEvaluator, notes_on_evaluation
+from hindcast.run.ineffective_fields import notes_on_ineffective_fields
 from hindcast.run.interruption import Interruption
-from hindcast.run.offline import offline_trainer
-from hindcast.run.placement import HERE, Placement
-from hindcast.run.stopping import (
+from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.placement import LOCAL, Placement
+from hindcast.run.stop_criteria import (
     ESTIMATED_RETURN,
     VALIDATION_LOSS,
     EndlessGuard,
-    followed,
-    measurement,
-    metric,
+    add_evaluation,
+    current_metric,
+    evaluation_metric,
+    measurement_hash,
     nearest_stop,
-    own_metric,
-    reached,
-    with_evaluation,
+    selection_metric,
+    should_stop,
 )
 from hindcast.run.trainer import Trainer
 from hindcast.run.training_callbacks import TrainingCallbacks
-from hindcast.run.without_effect import notes_on
+from hindcast.run.training_evaluation import Evaluations
 from hindcast.storage.location import Location
 
 SUCCESS_FILE = "success.json"
@@ -77,7 +77,7 @@ class TrainingRun:
         sources: Sequence[Source],
         reporter: Reporter,
         interruption: Interruption,
-        placement: Placement = HERE,
+        placement: Placement = LOCAL,
         *,
         group: Group | None = None,
     ) -> None:
@@ -89,15 +89,15 @@ class TrainingRun:
         self._placement = placement
         self._group = group or Group()
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
-        self._followed = followed(resource.spec)
-        self._measured = measurement(resource.spec)
+        self._followed = selection_metric(resource.spec)
+        self._measured = measurement_hash(resource.spec)
         self._collected: int | None = None
         self._verdict: str | None = None
         self._latest: dict[str, float] = {}
         self._noted: set[str] = set()
         self._write_to(run_folder(resource))
 
-    def carry_out(self) -> Outcome:
+    def execute(self) -> Outcome:
         """Train until a stop criterion holds.
 
         Raises:
@@ -106,12 +106,12 @@ class TrainingRun:
             UserError: what went wrong, in one sentence.
         """
         begun = time.monotonic()
-        refuse_another(self._folder, self._resource, self._is_started())
+        refuse_other_run(self._folder, self._resource, self._is_started())
         with self._placement.sole_writer(self._folder) as guard:
-            self._write_to(self._folder.guarded(guard))
+            self._write_to(self._folder.with_guard(guard))
             if is_claimed(self._folder) or self._store.latest() is None:  # else `_begin` claims it
                 claim(self._folder, self._resource, self._is_started())
-            if (finished := finished_as(self._resource, self._folder)) is not None:
+            if (finished := read_success(self._resource, self._folder)) is not None:
                 return self._outcome(finished, "AlreadyFinished", begun)
             marker = self._folder.child(SUCCESS_FILE)
             if marker.exists():
@@ -135,9 +135,9 @@ class TrainingRun:
         return self._folder.child(SUCCESS_FILE).exists() or self._store.latest() is not None
 
     def _train(self) -> dict[str, Any]:
-        for note in notes_on(self._resource, self._placement.is_one_machine):
+        for note in notes_on_ineffective_fields(self._resource, self._placement.is_one_machine):
             self._reporter.note(self._name, note)
-        trainer = offline_trainer(
+        trainer = make_offline_trainer(
             self._resource,
             self._sources,
             self._placement,
@@ -150,7 +150,7 @@ class TrainingRun:
             self._resource, self._store, self._reporter, self._placement, self._callbacks
         )
         self._callbacks.algorithm = trainer
-        trainer.busy = evaluations.processes
+        trainer.num_busy_processors = evaluations.num_processes
         try:
             self._begin(trainer, evaluations)
             log = ResultsLog(self._folder, resume_at=trainer.iteration)
@@ -180,7 +180,7 @@ class TrainingRun:
         trainer.load(latest)
         # A lost mark is replaced only now. One with other learners than the checkpoint's batch would also keep out
         # the resource that fits.
-        claim(self._folder, self._resource, is_worth_keeping=True)
+        claim(self._folder, self._resource, has_progress=True)
         self._callbacks.call("on_algorithm_init")
         self._callbacks.call("on_checkpoint_loaded")
         self._mark_again(trainer, latest)
@@ -188,7 +188,7 @@ class TrainingRun:
             self._name, f"resuming at update {latest.updates:,} (iteration {trainer.iteration})"
         )
         evaluating = latest.training.counters.get("evaluating")
-        if trainer.is_cut:  # and still at its end
+        if trainer.is_cut_short:  # and still at its end
             self._collected = evaluating
         elif evaluating is not None and evaluations.runs_in_parallel:
             weights = next((found for found in self._store.all() if found.updates == evaluating), latest)
@@ -202,15 +202,15 @@ class TrainingRun:
             return
         if trainer.iteration < latest.training.iteration:  # cut short then, it is finished now
             return
-        self._store.mark_best(latest, score, self._followed, self._measured, at_end=trainer.is_cut)
+        self._store.mark_best(latest, score, self._followed, self._measured, at_end=trainer.is_cut_short)
 
     def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
         stop, every = self._resource.spec.stop, self._resource.spec.checkpoint.every
         result = log.results[-1] if log.results else None
         guard = EndlessGuard(self._resource.spec)
-        ended = result is not None and reached(stop, result)
+        ended = result is not None and should_stop(stop, result)
         if not ended:
-            self._store.go_on()
+            self._store.revert_end_mark()
         while not ended:
             try:
                 result = trainer.iterate(self._interruption.check)
@@ -223,7 +223,7 @@ class TrainingRun:
             begun = time.monotonic()
             self._collected = evaluations.pending_updates
             played, judged = self._evaluated(trainer, evaluations)
-            result = with_evaluation(result, played, judged)
+            result = add_evaluation(result, played, judged)
             result["timers"]["evaluation_wait_s"] = time.monotonic() - begun
             self._callbacks.call("on_train_result", result=result)
             log.append(result)
@@ -233,35 +233,37 @@ class TrainingRun:
             if judged is not None and (why := guard.why_endless(judged)):
                 trainer.save(self._store, evaluating=evaluations.pending_updates)
                 raise SpecError(f"{self._name} was stopped at iteration {trainer.iteration}: {why}")
-            ended = reached(stop, result)
+            ended = should_stop(stop, result)
 
     def _evaluated(
         self, trainer: Trainer, evaluations: Evaluations, at_end: bool = False
     ) -> tuple[Result | None, Result | None]:
         """What evaluations give now, in the environment and by held-out episodes; None of those that are not due."""
-        iteration, held_out = trainer.iteration, trainer.held_out
+        iteration, held_out = trainer.iteration, trainer.held_out_evaluator
         played = evaluations.collect()
         is_due = evaluations.due(iteration, at_end)
         if evaluations.runs_in_parallel:
             # That of an iteration cut short has no training to run in parallel to.
-            is_due = at_end and (is_due or (trainer.is_cut and evaluations.due(iteration)))
+            is_due = at_end and (is_due or (trainer.is_cut_short and evaluations.due(iteration)))
         if is_due:
-            played = evaluations.now(trainer.policy, iteration)
+            played = evaluations.evaluate(trainer.policy, iteration)
         if held_out is None or not held_out.due(iteration, at_end):
             return played, None
         return played, self._judge(held_out, iteration)
 
     def _keep(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
         """Checkpoint, where one is due or an evaluation needs it; begin the evaluation in parallel to training."""
-        launches = evaluations.runs_in_parallel and evaluations.due(trainer.iteration) and not trainer.is_cut
+        launches = (
+            evaluations.runs_in_parallel and evaluations.due(trainer.iteration) and not trainer.is_cut_short
+        )
         if launches:
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
         if launches or self._is_better(result) or trainer.iteration % every == 0:
-            self._mark_best(self._save(trainer, evaluations, result), result, at_end=trainer.is_cut)
+            self._mark_best(self._save(trainer, evaluations, result), result, at_end=trainer.is_cut_short)
 
     def _is_better(self, result: Result) -> bool:
         """Whether the weights after this iteration are better than those of all checkpoints."""
-        score = own_metric(result, self._followed)
+        score = current_metric(result, self._followed)
         if score is None:
             return False
         best = self._store.best_score(self._followed, self._measured)
@@ -269,11 +271,11 @@ class TrainingRun:
 
     def _mark_best(self, checkpoint: Checkpoint, result: Result, *, at_end: bool) -> None:
         """Note what an evaluation of the checkpoint's weights gave, if it came with the result."""
-        score = own_metric(result, self._followed)
+        score = current_metric(result, self._followed)
         if score is not None:
             self._store.mark_best(checkpoint, score, self._followed, self._measured, at_end=at_end)
 
-    def _judge(self, held_out: HeldOut, iteration: int) -> Result:
+    def _judge(self, held_out: HeldOutEvaluator, iteration: int) -> Result:
         """What held-out episodes say of the weights as they are."""
         begun = time.monotonic()
 
@@ -284,8 +286,8 @@ class TrainingRun:
                 self._reporter.progress(Progress(self._name, stage, done, total, "updates", verdict=verdict))
 
         self._callbacks.call("on_evaluate_offline_start")
-        judged = held_out.result(iteration, progress)
-        for about, note in notes_on_judged(judged).items():
+        judged = held_out.evaluate(iteration, progress)
+        for about, note in notes_on_evaluation(judged).items():
             if about not in self._noted:
                 self._noted.add(about)
                 self._reporter.note(self._name, f"iteration {iteration}: {note}")
@@ -294,7 +296,7 @@ class TrainingRun:
 
     def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:
         metrics = dict(result["learners"]["default_policy"])
-        score = own_metric(result, self._followed)
+        score = current_metric(result, self._followed)
         if score is not None:
             metrics[self._followed] = score
         evaluating = self._evaluating(trainer, evaluations)
@@ -305,7 +307,7 @@ class TrainingRun:
 
         Where the stop cut the iteration short, it is the one that its result used: the whole iteration's will use it.
         """
-        return self._collected if trainer.is_cut else evaluations.pending_updates
+        return self._collected if trainer.is_cut_short else evaluations.pending_updates
 
     def _finish(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> dict[str, Any]:
         """Collect what is under evaluation, keep the last weights, and say how it ended.
@@ -317,7 +319,7 @@ class TrainingRun:
         evaluating = self._evaluating(trainer, evaluations)
         played, judged = self._evaluated(trainer, evaluations, at_end=True)
         checkpoint = trainer.save(self._store, last["learners"]["default_policy"], evaluating=evaluating)
-        line = with_evaluation({ITERATION: trainer.iteration}, played, judged)
+        line = add_evaluation({ITERATION: trainer.iteration}, played, judged)
         if "evaluation" in line:
             log.append(line)
             self._remember(line)
@@ -348,7 +350,7 @@ class TrainingRun:
     def _remember(self, result: Result) -> None:
         """Remember the latest of what evaluations say: looked for in all results, each iteration would take longer."""
         for name in _METRICS:
-            value = metric(result, name)
+            value = evaluation_metric(result, name)
             if value is not None:
                 self._latest[name] = value
         verdict = result.get("evaluation", {}).get("offline", {}).get("verdict")
@@ -391,7 +393,7 @@ class TrainingRun:
         )
 
 
-def finished_as(resource: OfflineTraining, folder: Location) -> dict[str, Any] | None:
+def read_success(resource: OfflineTraining, folder: Location) -> dict[str, Any] | None:
     """What a run folder says of a training that is finished as the resource is now; None if it is to go on."""
     marker = folder.child(SUCCESS_FILE)
     if not marker.exists():
@@ -400,7 +402,9 @@ def finished_as(resource: OfflineTraining, folder: Location) -> dict[str, Any] |
     return finished if finished["specHash"] == spec_hash(resource) else None
 
 
-def follow(resource: OfflineTraining, sources: Sequence[Source], placement: Placement, group: Ranks) -> None:
+def follow_first_learner(
+    resource: OfflineTraining, sources: Sequence[Source], placement: Placement, group: Ranks
+) -> None:
     """Do what the first learner broadcasts, until the end.
 
     Raises:
@@ -410,7 +414,7 @@ def follow(resource: OfflineTraining, sources: Sequence[Source], placement: Plac
     received = group.receive()
     if received == ["end"]:
         return
-    trainer = offline_trainer(resource, sources, placement, group, first_learners=received[1])
+    trainer = make_offline_trainer(resource, sources, placement, group, first_learners=received[1])
     while (received := group.receive()) != ["end"]:
         if received[0] == "begin":
             trainer.begin()

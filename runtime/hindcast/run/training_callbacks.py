@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.record.callbacks import OF_TRAINING
-from hindcast.record.episode_callbacks import call_each, callbacks_of, overriding
+from hindcast.record.callbacks import TRAINING_HOOKS
+from hindcast.record.episode_callbacks import call_each, make_callbacks, select_overriding
 from hindcast.user_code import Misuse
 
 
@@ -30,7 +30,7 @@ class TrainingCallbacks:
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
         self.algorithm: Any = None
-        self._callbacks = overriding(callbacks_of(paths), OF_TRAINING)
+        self._callbacks = select_overriding(make_callbacks(paths), TRAINING_HOOKS)
         self._metrics = MetricsLogger()
 
     def call(self, event: str, **arguments: Any) -> None:

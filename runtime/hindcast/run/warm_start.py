@@ -12,9 +12,9 @@ from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import Checkpoint, find_checkpoint
 from hindcast.learn.learner import Learner
 from hindcast.models.policy import Policy
-from hindcast.pipeline.window import below
+from hindcast.pipeline.window import select_prefix
 from hindcast.run.claim import CHECKPOINTS_FOLDER
-from hindcast.run.other_model import another_kind, another_meaning, another_shape
+from hindcast.run.model_mismatch import kind_mismatch, option_mismatch, shape_mismatch
 from hindcast.storage.location import resolve
 
 FIELD: Final = "spec.initialCheckpoint"
@@ -48,20 +48,20 @@ def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) 
     saved = initial_policy(path, policy.module.model_config, field)
     checkpoint = _checkpoint_of(path)
     maker = None if checkpoint is None else checkpoint.training.algorithm
-    if problem := another_kind(policy, saved, learner.algorithm, maker) or another_meaning(policy, saved):
+    if problem := kind_mismatch(policy, saved, learner.algorithm, maker) or option_mismatch(policy, saved):
         raise SpecError(f"{field}: {path} {problem}.")
     try:
-        policy.take_weights(saved, f"the policy at {path}")
+        policy.load_weights(saved, f"the policy at {path}")
     except DataError as error:
-        problem = another_shape(policy, saved)
+        problem = shape_mismatch(policy, saved)
         raise SpecError(f"{field}: {path} {problem}." if problem else f"{field}: {error}") from error
     tensors = {} if checkpoint is None else checkpoint.learner_state().tensors
-    learner.renew_targets("policy")
+    learner.reset_target_networks("policy")
     for name, net in learner.nets.items():  # target networks last
-        found, now = below(f"nets/{name}.", tensors), net.state_dict()
+        found, now = select_prefix(f"nets/{name}.", tensors), net.state_dict()
         if name != "policy" and _shapes(found) == _shapes(now):
             net.load_state_dict(found)
-            learner.renew_targets(name)
+            learner.reset_target_networks(name)
 
 
 def _checkpoint_of(path: str) -> Checkpoint | None:

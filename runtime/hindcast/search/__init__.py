@@ -9,8 +9,8 @@
 `hindcast tune` is the same on the command line. (`hindcast.tune` is Ray Tune with Hindcast's algorithms.)
 """
 
-from hindcast.search.found import Confirmation, Run, Search, Trial
-from hindcast.search.searching import search
+from hindcast.search.results import Confirmation, Run, Search, Trial
+from hindcast.search.runner import search
 from hindcast.search.space import Range, loguniform, uniform
 from hindcast.search.winner import retrain, take
 

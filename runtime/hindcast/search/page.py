@@ -10,8 +10,8 @@ from hindcast.api import OfflineTraining
 from hindcast.report.canvas import Label, Picture, Theme, end_labels, style_axes
 from hindcast.report.page import Command, Page, Section, Table, Tile, write_alone
 from hindcast.report.text import resource_yaml
-from hindcast.search.found import Run, Search, Trial, with_interval
-from hindcast.search.space import shown
+from hindcast.search.results import Run, Search, Trial, with_interval
+from hindcast.search.space import yaml_value
 from hindcast.search.trials import LOSS
 from hindcast.storage.location import resolve
 
@@ -69,11 +69,13 @@ def trials_picture(found: Search) -> Picture | None:
         if behaviour is not None:
             axes.axhline(behaviour, color=theme.series[2], linewidth=1.2)
             labels.append(Label(behaviour, "behaviour", theme.series[2]))
-        if found.confirmed is not None and found.confirmed.figure is not None:
-            axes.plot([0], [found.confirmed.figure], color=theme.reference, marker="D", markersize=6)
-            if found.confirmed.behaviour is not None:
-                axes.plot([0], [found.confirmed.behaviour], color=theme.series[2], marker="D", markersize=6)
-            labels.append(Label(found.confirmed.figure, "winner, unseen", theme.reference))
+        if found.confirmation is not None and found.confirmation.figure is not None:
+            axes.plot([0], [found.confirmation.figure], color=theme.reference, marker="D", markersize=6)
+            if found.confirmation.behaviour is not None:
+                axes.plot(
+                    [0], [found.confirmation.behaviour], color=theme.series[2], marker="D", markersize=6
+                )
+            labels.append(Label(found.confirmation.figure, "winner, unseen", theme.reference))
         if len(ranked) <= _NAMED:
             axes.set_xticks(range(len(ranked)), [str(trial.number) for trial in ranked])
         else:
@@ -97,9 +99,11 @@ def _draw_trial(axes: Axes, place: int, trial: Trial, colour: str) -> None:
 
 def _finding(found: Search, best: Trial) -> str:
     said = f"Trial {best.number} is best: {found.by} {formatting.significant(best.figure or 0.0)}"
-    if found.confirmed is None or found.confirmed.figure is None:
+    if found.confirmation is None or found.confirmation.figure is None:
         return said
-    return f"{said}, and {formatting.significant(found.confirmed.figure)} on episodes that no trial has seen"
+    return (
+        f"{said}, and {formatting.significant(found.confirmation.figure)} on episodes that no trial has seen"
+    )
 
 
 def _caption(found: Search, has_behaviour: bool) -> str:
@@ -107,7 +111,7 @@ def _caption(found: Search, has_behaviour: bool) -> str:
     said = "Each run on the held-out episodes" + ("" if found.by == LOSS else ", with a 90 % interval")
     said += "; bars: means over seeds" if several else ""
     said += "; green: the behaviour policy's return on the same episodes" if has_behaviour else ""
-    return said + ("; diamonds: the same on episodes that no trial has seen" if found.confirmed else "")
+    return said + ("; diamonds: the same on episodes that no trial has seen" if found.confirmation else "")
 
 
 def _axis(by: str) -> str:
@@ -118,20 +122,20 @@ def _row(trial: Trial, run: Run, several: bool) -> Sequence[str]:
     mean = (with_interval(trial.figure, None),) if several else ()
     return (
         str(trial.number),
-        *map(shown, trial.setting.values()),
+        *map(yaml_value, trial.setting.values()),
         str(run.seed),
         *mean,
         with_interval(run.figure, None),
         "" if run.interval is None else " to ".join(map(formatting.significant, run.interval)),
         run.error or run.verdict or "",
-        "" if run.updates is None else formatting.whole(run.updates),
+        "" if run.updates is None else formatting.integer(run.updates),
         "" if run.seconds is None else formatting.duration(run.seconds),
         run.folder,
     )
 
 
 def _tiles(found: Search) -> Iterator[Tile]:
-    best, confirmed = found.best, found.confirmed
+    best, confirmed = found.best, found.confirmation
     runs = [run for trial in found.trials for run in trial.runs]
     if best is not None:
         yield Tile("Best trial", str(best.number), f"of {len(found.trials)}")
@@ -144,7 +148,7 @@ def _tiles(found: Search) -> Iterator[Tile]:
     if best is not None and (behaviour := best.runs[0].behaviour) is not None:
         yield Tile("Behaviour policy", formatting.significant(behaviour), "held-out episodes")
     failed = sum(run.error is not None for run in runs)
-    yield Tile("Runs", formatting.whole(len(runs)), f"{failed} without a value" if failed else "")
+    yield Tile("Runs", formatting.integer(len(runs)), f"{failed} without a value" if failed else "")
     yield Tile("Time of training", formatting.duration(sum(run.seconds or 0.0 for run in runs)))
 
 

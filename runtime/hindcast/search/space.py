@@ -86,7 +86,7 @@ def parse_over(texts: Sequence[str]) -> dict[str, list[Any] | Range]:
     return over
 
 
-def settings(over: Over, trials: int | None, seed: int) -> list[Setting]:
+def choose_settings(over: Over, trials: int | None, seed: int) -> list[Setting]:
     """What each trial changes, in order.
 
     Args:
@@ -111,14 +111,14 @@ def settings(over: Over, trials: int | None, seed: int) -> list[Setting]:
     return _drawn(over, trials, np.random.default_rng(seed), repeats=bool(ranges))
 
 
-def shown(value: Any) -> str:
+def yaml_value(value: Any) -> str:
     """A value as it is written in YAML."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def in_words(setting: Setting) -> str:
+def setting_text(setting: Setting) -> str:
     """`config.lr=0.001, model.fcnetHiddens=[64]`."""
-    return ", ".join(f"{path}={shown(value)}" for path, value in setting.items())
+    return ", ".join(f"{path}={yaml_value(value)}" for path, value in setting.items())
 
 
 def _values(path: str, text: str) -> list[Any] | Range:

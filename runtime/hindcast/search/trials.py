@@ -14,8 +14,8 @@ from hindcast.api.evaluation import EstimateName, EvaluationSpec, OfflineEvaluat
 from hindcast.api.training import StopSpec
 from hindcast.errors import SpecError
 from hindcast.evaluate.offline import OfflineOptions
-from hindcast.run.offline import make_algorithm
-from hindcast.search.space import Over, Setting, in_words, settings
+from hindcast.run.offline_trainer import make_algorithm
+from hindcast.search.space import Over, Setting, choose_settings, setting_text
 
 LOSS: Final = "validationLoss"
 METRICS: Final = (*get_args(EstimateName), LOSS)
@@ -47,10 +47,10 @@ class SearchPlan:
     base: OfflineTraining
     by: str
     over: Over
-    drawn: bool
+    is_random: bool
     settings: list[Setting]
     seeds: list[int]
-    last: OfflineEvaluationSpec
+    final_evaluation: OfflineEvaluationSpec
 
     def trainings(self, folder: str) -> dict[tuple[int, int], OfflineTraining]:
         """All runs, by trial and seed; their run folders are in `folder`.
@@ -82,7 +82,7 @@ class SearchPlan:
                 raise SpecError(f"{one} and {other} are the same training: remove one of the values.")
 
 
-def plan_of(
+def plan_search(
     resource: OfflineTraining,
     over: Over,
     *,
@@ -115,16 +115,16 @@ def plan_of(
         base=with_evaluation(resource, _of_the_loss(last) if by == LOSS else last),
         by=by,
         over=over,
-        drawn=trials is not None,
-        settings=settings(over, trials, resource.spec.seed),
+        is_random=trials is not None,
+        settings=choose_settings(over, trials, resource.spec.seed),
         seeds=[resource.spec.seed + number for number in range(seeds)],
-        last=last,
+        final_evaluation=last,
     )
 
 
 def title(trial: int, setting: Setting) -> str:
     """`trial 3 (config.lr=0.001)`."""
-    return f"trial {trial} ({in_words(setting)})"
+    return f"trial {trial} ({setting_text(setting)})"
 
 
 def with_evaluation(resource: OfflineTraining, offline: OfflineEvaluationSpec | None) -> OfflineTraining:

@@ -7,12 +7,12 @@ from pathlib import Path
 from hindcast.api.training import StopSpec
 from hindcast.errors import OutputConflict, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
-from hindcast.learn.checkpoint_record import RECORD
+from hindcast.learn.checkpoint_record import RECORD_FILE
 from hindcast.report.events import Once, Outcome, Reporter
-from hindcast.run.carry_out import InFiles, carry_out_training
+from hindcast.run.execute import FileReferences, execute_training
 from hindcast.run.inputs import inputs_of
-from hindcast.run.interruption import interruptible
-from hindcast.search.found import Run, Search
+from hindcast.run.interruption import catch_signals
+from hindcast.search.results import Run, Search
 from hindcast.search.trials import with_evaluation
 from hindcast.storage.location import resolve
 
@@ -33,8 +33,8 @@ def take(found: Search, folder: str | Path) -> str:
     """
     checkpoint = find_checkpoint(str(_run(found).checkpoint))
     target = resolve(folder)
-    record = checkpoint.location.child(RECORD).read_bytes()
-    existing = target.child(RECORD)
+    record = checkpoint.location.child(RECORD_FILE).read_bytes()
+    existing = target.child(RECORD_FILE)
     if existing.exists() and existing.read_bytes() == record:
         return str(target)
     if target.list():
@@ -42,8 +42,8 @@ def take(found: Search, folder: str | Path) -> str:
             f"{target} is not empty: give another folder for the winner's checkpoint (--take)."
         )
     for entry in checkpoint.location.files(recursive=True):
-        if entry.relative != RECORD:
-            target.child(entry.relative).write_bytes(entry.location.read_bytes())
+        if entry.relative_path != RECORD_FILE:
+            target.child(entry.relative_path).write_bytes(entry.location.read_bytes())
     existing.write_bytes(record)  # last, as a checkpoint without it does not count
     return str(target)
 
@@ -70,9 +70,9 @@ def retrain(
     spec = training.spec.model_copy(update={"stop": StopSpec(updates=run.updates), "checkpoint": checkpoint})
     metadata = training.metadata.model_copy(update={"name": name})
     resource = training.model_copy(update={"spec": spec, "metadata": metadata})
-    inputs = inputs_of(resource, InFiles({}))
-    with interruptible() as interruption:
-        return carry_out_training(resource, inputs, Once(reporter), interruption)
+    inputs = inputs_of(resource, FileReferences({}))
+    with catch_signals() as interruption:
+        return execute_training(resource, inputs, Once(reporter), interruption)
 
 
 def _run(found: Search) -> Run:

@@ -12,7 +12,7 @@ from typing import Any, Final, SupportsFloat
 from urllib.parse import urlsplit
 
 from hindcast.errors import DataError, SpecError, UserError
-from hindcast.serve.messages import UnknownEpisode, with_arrays
+from hindcast.serve.messages import UnknownEpisode, from_json_values
 
 _PAUSES_S: Final = (0.0, 0.1, 0.5)
 _BROKEN: Final = (http.client.HTTPException, OSError)
@@ -70,7 +70,9 @@ class PolicyClient:
             DataError: an observation that does not fit.
             Unreachable: the server does not answer.
         """
-        return with_arrays(self._ask("get_action", episode_id=episode_id, observation=observation)["action"])
+        return from_json_values(
+            self._ask("get_action", episode_id=episode_id, observation=observation)["action"]
+        )
 
     def log_action(
         self, episode_id: str, observation: Any, action: Any, action_logp: float | None = None

@@ -24,14 +24,14 @@ from hindcast.formats.dataset_folder.commits import (
     remove_orphans,
     write_commit,
 )
+from hindcast.formats.dataset_folder.folder_owner import LOG_RESOURCE, require_owner, write_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.dataset_folder.unfinished import LOG, whole_mark, write_mark
 from hindcast.formats.spec import DataSpec
-from hindcast.run.claim import has_other_files
+from hindcast.run.claim import has_foreign_files
 from hindcast.serve.journal import Journal, delete_journal, read_journals
 from hindcast.serve.records import Record
-from hindcast.serve.running import Episodes
-from hindcast.serve.steps import StepSchema
+from hindcast.serve.running_episodes import Episodes
+from hindcast.serve.step_schema import StepSchema
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 
@@ -134,8 +134,8 @@ class EpisodeWriter:
             if not self._steps.is_defined:
                 self._define(self._steps.define(observation, action, outputs, where))
             values = {
-                **self._steps.observation(observation, where),
-                **self._steps.action(action, outputs, where),
+                **self._steps.check_observation(observation, where),
+                **self._steps.check_action(action, outputs, where),
             }
             self._apply(Record("action", episode_id, values))
 
@@ -147,7 +147,7 @@ class EpisodeWriter:
             DataError: an observation that does not fit.
         """
         with self._logging():
-            self._steps.observation(observation, self._place(episode_id))
+            self._steps.check_observation(observation, self._place(episode_id))
 
     def log_returns(
         self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
@@ -191,7 +191,7 @@ class EpisodeWriter:
         with self._logging():
             where = self._place(episode_id)
             has_steps = bool(len(self._episodes[episode_id]))
-            values = self._steps.observation(observation, where) if has_steps else {}
+            values = self._steps.check_observation(observation, where) if has_steps else {}
             self._apply(
                 Record("end", episode_id, values, terminated=not truncated, truncated=bool(truncated))
             )
@@ -244,10 +244,10 @@ class EpisodeWriter:
     def _open(self, given: DataSpec, held: contextlib.ExitStack) -> None:
         state = self._folder.child(FOLDER)
         known = _known(self._folder)
-        if known is None and has_other_files(self._folder, state):
+        if known is None and has_foreign_files(self._folder, state):
             raise OutputConflict(f"{self._folder} contains other files: give a new folder for the log.")
         guard = held.enter_context(sole_writer(state))
-        self._folder = self._folder.guarded(guard)
+        self._folder = self._folder.with_guard(guard)
         self._journals = self._folder.child(FOLDER, JOURNAL)
         self._steps = StepSchema(_agreed(given, known, self._folder))
         commits = read_commits(self._folder)
@@ -266,8 +266,8 @@ class EpisodeWriter:
                 for record in left[number]:
                     episodes.apply(record)
                 if number == max(left):  # others were carried over to the journal after theirs
-                    episodes.cut()
-                self._write_range(number, episodes.take())
+                    episodes.truncate_all()
+                self._write_range(number, episodes.pop_blocks())
         for number in sorted(left):
             delete_journal(self._journals, number)
         return last
@@ -288,8 +288,8 @@ class EpisodeWriter:
         return f"episode {episode_id!r}, step {len(self._episodes[episode_id])}"
 
     def _define(self, steps: StepSchema) -> None:
-        document = {"resource": LOG, "specHash": LOG, "spec": steps.spec.to_json()}
-        write_mark(self._folder.child(FOLDER), document)
+        document = {"resource": LOG_RESOURCE, "specHash": LOG_RESOURCE, "spec": steps.spec.to_json()}
+        write_owner(self._folder.child(FOLDER), document)
         self._steps = steps
 
     def _apply(self, record: Record) -> None:
@@ -298,12 +298,12 @@ class EpisodeWriter:
 
     def _rotate(self) -> None:
         """Let another journal begin, with what runs, where episodes have ended in this one."""
-        if not self._episodes.ended:
+        if not self._episodes.blocks:
             return
         self._journal.flush()
         running = [record for episode in self._episodes.running.values() for record in episode.records()]
         fresh = Journal(self._journals, self._journal.number + 1, running)
-        self._waiting.append((self._journal, self._episodes.take()))
+        self._waiting.append((self._journal, self._episodes.pop_blocks()))
         self._journal = fresh
 
     def _write_waiting(self) -> None:
@@ -316,8 +316,8 @@ class EpisodeWriter:
     def _write_all(self) -> None:
         with self._committing:
             self._journal.flush()
-            self._episodes.cut()
-            self._waiting.append((self._journal, self._episodes.take()))
+            self._episodes.truncate_all()
+            self._waiting.append((self._journal, self._episodes.pop_blocks()))
             self._write_waiting()
 
     def _write_range(self, number: int, blocks: list[Block]) -> None:
@@ -354,10 +354,10 @@ def _known(folder: Location) -> DataSpec | None:
         OutputConflict: the mark there is of something else.
         DataError: it is damaged.
     """
-    found = whole_mark(folder.child(FOLDER))
+    found = require_owner(folder.child(FOLDER))
     if found is None:
         return None
-    if found["resource"] != LOG:
+    if found["resource"] != LOG_RESOURCE:
         raise OutputConflict(f"{folder} holds {found['resource']}: give another folder for the log.")
     return DataSpec.from_json(found["spec"])
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import orjson
 
-from hindcast.episodes.nested import with_tuples_of
+from hindcast.episodes.nested import restore_tuples
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError, StorageError, UserError
-from hindcast.serve.messages import UnknownEpisode, plain
+from hindcast.serve.messages import UnknownEpisode, to_json_values
 from hindcast.serve.policy_server import PolicyServer
 from hindcast.storage.failures import reason_of
 
@@ -243,7 +243,7 @@ class _Answering:
                 500, f"{method} failed because of a bug in Hindcast: see the server's log", "Defect"
             )
         named = {"start_episode": "episode_id", "get_action": "action"}.get(method)
-        return _answer(200, {named: plain(found)} if named else {})
+        return _answer(200, {named: to_json_values(found)} if named else {})
 
     def _arguments(self, method: str, data: bytes) -> dict[str, Any]:
         try:
@@ -264,7 +264,7 @@ class _Answering:
         if not isinstance(id_, str) and (id_ is not None or "episode_id" in needed):
             raise _Refused(400, f"episode_id is {id_!r}, expected text")
         try:
-            return {name: with_tuples_of(value, self._structs.get(name)) for name, value in document.items()}
+            return {name: restore_tuples(value, self._structs.get(name)) for name, value in document.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise _Refused(400, f"{method}: a value is not nested like its space: {error!r}") from error
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from hindcast.serve.records import Record, from_bytes, to_bytes
+from hindcast.serve.records import Record, decode_records, encode_record
 from hindcast.storage.failures import storage_errors
 from hindcast.storage.location import Location
 
@@ -33,7 +33,7 @@ class Journal:
         self.number = number
         self._folder = folder
         self._parts = 0
-        self._waiting = bytearray().join(to_bytes(record) for record in head)
+        self._waiting = bytearray().join(encode_record(record) for record in head)
         self._put()
         self._file: int | None = None
         if folder.is_local:
@@ -48,7 +48,7 @@ class Journal:
         Raises:
             StorageError: it could not be written; the journal is as it was.
         """
-        data = to_bytes(record)
+        data = encode_record(record)
         if self._file is None:
             self._waiting += data
             return
@@ -100,8 +100,8 @@ def read_journals(folder: Location) -> dict[int, list[Record]]:
     """
     found: dict[int, list[Record]] = {}
     for entry in folder.files():
-        if match := _NAME.match(entry.relative):
-            records = from_bytes(entry.location.read_bytes(), str(entry.location))
+        if match := _NAME.match(entry.relative_path):
+            records = decode_records(entry.location.read_bytes(), str(entry.location))
             found.setdefault(int(match[1]), []).extend(records)
     return found
 
@@ -109,7 +109,7 @@ def read_journals(folder: Location) -> dict[int, list[Record]]:
 def delete_journal(folder: Location, number: int) -> None:
     """Remove the files of a journal, the last one first: what is left has no gap."""
     for entry in reversed(list(folder.files())):
-        match = _NAME.match(entry.relative)
+        match = _NAME.match(entry.relative_path)
         if match and int(match[1]) == number:
             entry.location.delete()
 

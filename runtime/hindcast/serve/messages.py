@@ -12,23 +12,23 @@ from hindcast.errors import DataError
 _TUPLE: Final = "tuple"
 
 
-def plain(value: Any) -> Any:
+def to_json_values(value: Any) -> Any:
     """What JSON can hold, arrays as lists and tuples marked as such; `with_arrays` takes it back."""
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): to_json_values(part) for key, part in value.items()}
     if isinstance(value, tuple):
-        return {_TUPLE: [plain(part) for part in value]}
+        return {_TUPLE: [to_json_values(part) for part in value]}
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return value
 
 
-def with_arrays(value: Any) -> Any:
+def from_json_values(value: Any) -> Any:
     """What `plain` was given, with arrays of int64 and float32 in place of lists."""
     if isinstance(value, Mapping):
         if value.keys() == {_TUPLE}:
-            return tuple(with_arrays(part) for part in value[_TUPLE])
-        return {key: with_arrays(part) for key, part in value.items()}
+            return tuple(from_json_values(part) for part in value[_TUPLE])
+        return {key: from_json_values(part) for key, part in value.items()}
     if isinstance(value, list):
         array = np.array(value)
         return array.astype(np.float32) if array.dtype.kind == "f" else array
@@ -39,7 +39,7 @@ class UnknownEpisode(DataError):
     """An episode that is not running: it was never started, has ended, or was cut when its writer ended."""
 
 
-def unknown_episode(id_: str) -> UnknownEpisode:
+def unknown_episode_error(id_: str) -> UnknownEpisode:
     """The error for an episode that is not running."""
     return UnknownEpisode(
         f"episode {id_!r} is not running: it was not started, has ended, or was cut when its writer was closed or "

@@ -15,10 +15,10 @@ from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
-from hindcast.models.policy import Actions, Playing, Policy
+from hindcast.models.policy import Actions, EpisodeState, Policy
 from hindcast.serve.episode_writer import EpisodeWriter
-from hindcast.serve.messages import unknown_episode
-from hindcast.serve.steps import StepSchema
+from hindcast.serve.messages import unknown_episode_error
+from hindcast.serve.step_schema import StepSchema
 from hindcast.storage.location import Location
 from hindcast.threads import torch_threads
 
@@ -50,7 +50,7 @@ class PolicyServer:
         self.policy = policy if isinstance(policy, Policy) else Policy.load(policy)
         self._explore = explore
         self._seeds = np.random.default_rng(seed)
-        self._playing: dict[str, Playing] = {}
+        self._playing: dict[str, EpisodeState] = {}
         self._rewards: dict[str, float | None] = {}  # since the last action; None before the first
         self._deciding = threading.Lock()
         self._applications = StepSchema(DataSpec({}, None, self.policy.action_space, None, False))
@@ -105,7 +105,7 @@ class PolicyServer:
             )
         own = {
             leaf: self.policy.preprocessing.to_module(leaf, value[None])
-            for leaf, value in self._applications.action(action, {}, where).items()
+            for leaf, value in self._applications.check_action(action, {}, where).items()
         }
         acted = self._decide(episode_id, observation)
         logp = None if action_logp is None else np.array([action_logp], dtype=np.float32)
@@ -143,7 +143,7 @@ class PolicyServer:
         self.log.check_observation(episode_id, observation)
         with self._deciding, torch_threads(1):
             if episode_id not in self._playing:
-                raise unknown_episode(episode_id)
+                raise unknown_episode_error(episode_id)
             reward, self._rewards[episode_id] = self._rewards[episode_id], 0.0
             return self.policy.decide(self._playing[episode_id], observation, self._explore, reward)
 

@@ -42,13 +42,13 @@ class Record:
     truncated: bool = False
 
 
-def to_bytes(record: Record) -> bytes:
+def encode_record(record: Record) -> bytes:
     """The record's bytes: its attributes, in order."""
     body = msgpack.packb([*vars(record).values()], default=_array_to_ext)
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def from_bytes(data: bytes, where: str) -> Iterator[Record]:
+def decode_records(data: bytes, where: str) -> Iterator[Record]:
     """The records of a journal, without one that a killed process left half-written at the end.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import IO, Any, Final, cast
 
 from hindcast.storage.backend import LocationLike, Store
 from hindcast.storage.failures import storage_errors
-from hindcast.storage.local_files import sync_folder, temporary_for
+from hindcast.storage.local_files import sync_folder, temporary_path
 
 _IN_MEMORY: Final = 8 << 20
 
@@ -95,7 +95,7 @@ class AtomicFile:
         if not self.location.is_local:
             return tempfile.SpooledTemporaryFile(_IN_MEMORY)
         self.location.check_guard()
-        self._temporary = temporary_for(Path(self.location.path))
+        self._temporary = temporary_path(Path(self.location.path))
         return self._temporary.open("xb", buffering=0)
 
     def _put(self) -> None:

@@ -82,6 +82,6 @@ def folders_between(base: str, path: str) -> list[str]:
     return ["/".join(filter(None, (base, *parts[:depth]))) for depth in range(1, len(parts))]
 
 
-def is_obstores(value: object) -> bool:
+def is_from_obstore(value: object) -> bool:
     """Whether a store or an exception is obstore's, which need not be imported for it."""
     return type(value).__module__.startswith("obstore")

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from hindcast.errors import DataError, StorageError, StorageUnavailable, UserError
-from hindcast.storage.backend import LocationLike, is_obstores
+from hindcast.storage.backend import LocationLike, is_from_obstore
 
 _REASONS: Final = {
     errno.ENOSPC: "the disk is full: free some space, then run again",
@@ -110,7 +110,7 @@ def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
             raise DataError(f"cannot read {location.uri}: it does not exist") from error
         raise StorageError(f"cannot {action} {location.uri}: {_missing(location)}") from error
     except Exception as error:
-        of_storage = isinstance(error, OSError | pa.ArrowException) or is_obstores(error)
+        of_storage = isinstance(error, OSError | pa.ArrowException) or is_from_obstore(error)
         if not (of_storage or location.backend.is_foreign):
             raise
         reason = reason_of(error)

@@ -47,15 +47,15 @@ class Lease:
     folder: Location
     number: int
     token: str
-    superseded: Callable[[Location, Mark | None], Exception]
+    lost_error: Callable[[Location, Mark | None], Exception]
 
     @classmethod
-    def take(
+    def acquire(
         cls,
         folder: Location,
         mark: Mark,
-        may_take: Callable[[Location, Mark], None],
-        superseded: Callable[[Location, Mark | None], Exception],
+        check_holder: Callable[[Location, Mark], None],
+        lost_error: Callable[[Location, Mark | None], Exception],
     ) -> Lease:
         """Put a mark into the folder, with the next number.
 
@@ -68,11 +68,11 @@ class Lease:
             OutputConflict: others keep taking it.
         """
         for _ in range(_MOST_TRIES):
-            number, holder = newest(folder)
+            number, holder = newest_mark(folder)
             if holder is not None:
-                may_take(folder, holder)
+                check_holder(folder, holder)
             if _file(folder, number + 1).create_exclusive(orjson.dumps(mark)):
-                return cls(folder, number + 1, mark["token"], superseded)
+                return cls(folder, number + 1, mark["token"], lost_error)
         raise OutputConflict(f"{folder.parent()} is repeatedly taken over by other runs: stop all but one.")
 
     def check(self) -> None:
@@ -86,7 +86,7 @@ class Lease:
             return
         found = _read(self.folder, number) if number else None
         if found is None or found["token"] != self.token:
-            raise self.superseded(self.folder, found)
+            raise self.lost_error(self.folder, found)
 
     def write(self, mark: Mark) -> None:
         """Replace what the mark says."""
@@ -98,13 +98,13 @@ class Lease:
             if number < self.number:
                 _file(self.folder, number).delete()
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Give the right back."""
         self.check()
         _file(self.folder, self.number).delete()
 
 
-def newest(folder: Location) -> tuple[int, Mark | None]:
+def newest_mark(folder: Location) -> tuple[int, Mark | None]:
     """The highest number in a folder of marks, and what its mark says; 0 where there is none."""
     number = max(_numbers(folder), default=0)
     return number, _read(folder, number) if number else None
@@ -145,7 +145,7 @@ def _lease_in_store(state: Location) -> Iterator[Guard]:
     _held.add(token)
     ended = threading.Event()
     try:
-        lease = Lease.take(state.child(LOCK), _mark(token), _refuse_while_alive, _lost)
+        lease = Lease.acquire(state.child(LOCK), _mark(token), _refuse_while_alive, _lost)
         lease.remove_older()
         renewing = threading.Thread(target=_renew, args=(lease, ended), name="hindcast-lease", daemon=True)
         renewing.start()
@@ -160,7 +160,7 @@ def _lease_in_store(state: Location) -> Iterator[Guard]:
             if not has_failed:
                 renewing.join()  # a renewal under way would put the mark there again
                 with contextlib.suppress(UserError):  # it lapses
-                    lease.end()
+                    lease.release()
     finally:
         ended.set()
         _held.discard(token)
@@ -220,7 +220,9 @@ def _file(folder: Location, number: int) -> Location:
 
 
 def _numbers(folder: Location) -> list[int]:
-    return [int(stem) for entry in folder.files() if (stem := entry.relative.partition(".")[0]).isdigit()]
+    return [
+        int(stem) for entry in folder.files() if (stem := entry.relative_path.partition(".")[0]).isdigit()
+    ]
 
 
 def _read(folder: Location, number: int) -> Mark | None:

@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-TEMPORARY: Final = re.compile(r"^\..+\.[0-9a-f]{8}\.tmp$")
+TEMPORARY_NAME: Final = re.compile(r"^\..+\.[0-9a-f]{8}\.tmp$")
 """The names that `temporary_for` gives."""
 _ARROWS: Final = pafs.LocalFileSystem()
 
@@ -44,7 +44,7 @@ class LocalFiles:
 
     def create(self, path: str, data: bytes) -> bool:
         target = Path(path)
-        temporary = temporary_for(target)
+        temporary = temporary_path(target)
         try:
             with temporary.open("xb", buffering=0) as stream:
                 stream.write(data)
@@ -67,7 +67,7 @@ class LocalFiles:
         Path(path).mkdir(parents=True, exist_ok=True)
 
 
-def temporary_for(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """A unique name in the same folder, which is created; hidden, so that readers of Parquet ignore it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")

@@ -24,8 +24,8 @@ from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
-from hindcast.storage.local_files import TEMPORARY, LocalFiles, link_target
-from hindcast.storage.object_stores import bucket_of, wrapped_store
+from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, link_target
+from hindcast.storage.object_stores import bucket_of, wrap_store
 from hindcast.storage.user_files import UserFiles, filesystem_of
 
 _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
@@ -44,10 +44,10 @@ class Entry(NamedTuple):
     """One file or folder found by `Location.list`."""
 
     location: Location
-    relative: str
+    relative_path: str
     size: int
     is_file: bool
-    modified: int | None = None  # nanoseconds; None if the store does not say
+    modified_ns: int | None = None  # nanoseconds; None if the store does not say
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Location:
         """The folder that this location is in."""
         return replace(self, path=posixpath.dirname(self.path.rstrip("/")), uri=_uri_parent(self.uri))
 
-    def guarded(self, guard: Guard | None) -> Location:
+    def with_guard(self, guard: Guard | None) -> Location:
         """The same location, changed only while `guard` lets it."""
         return replace(self, guard=guard)
 
@@ -129,7 +129,7 @@ class Location:
             return self.backend.open(self.path)
 
     @contextmanager
-    def reading(self) -> Iterator[pa.NativeFile]:
+    def open_stream(self) -> Iterator[pa.NativeFile]:
         """The same for a `with` block, in which failures of storage and Arrow become one-sentence errors."""
         with storage_errors("read", self), self.backend.open(self.path) as file:
             yield file
@@ -187,7 +187,7 @@ class Location:
             if relative:
                 size, is_file = info.size or 0, info.type == pafs.FileType.File
                 entries.append(Entry(self.child(relative), relative, size, is_file, info.mtime_ns))
-        return sorted(entries, key=lambda entry: entry.relative)
+        return sorted(entries, key=lambda entry: entry.relative_path)
 
     def files(self, recursive: bool = False) -> Iterator[Entry]:
         """The files among `list`."""
@@ -292,7 +292,7 @@ def _inside(filesystem: Any, path: str) -> Location:
         is_local = isinstance(filesystem, FsspecLocal)
         return Location(LocalFiles() if is_local else _of_fsspec(filesystem), stripped, path)
     stripped = _SCHEME.sub("", path)
-    if store := wrapped_store(filesystem):
+    if store := wrap_store(filesystem):
         return Location(store, stripped, path)
     if not isinstance(filesystem, pafs.FileSystem):
         raise StorageError(
@@ -337,11 +337,11 @@ def remove_temporary_files(folder: Location) -> None:
     Only while nobody writes there.
     """
     for entry in folder.files(recursive=True):
-        if TEMPORARY.match(entry.location.name):
+        if TEMPORARY_NAME.match(entry.location.name):
             entry.location.delete()
 
 
-def missing(location: Location) -> DataError:
+def missing_error(location: Location) -> DataError:
     """The error for a path that does not exist."""
     target = link_target(location.path) if location.is_local else None
     if target is not None:

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 from obstore.exceptions import AlreadyExistsError, GenericError
 
 from hindcast.storage.backend import folders_between
-from hindcast.storage.patience import FIRST_PAUSE_S, patience
+from hindcast.storage.retry_timeout import INITIAL_BACKOFF_SECONDS, retry_timeout_seconds
 
 Result = TypeVar("Result")
 
@@ -104,7 +104,7 @@ class ObjectFiles:
 
     def _whole(self, listing: Callable[[], Result]) -> Result:
         """A listing, requested again if its answer breaks off: the one failure that obstore does not retry."""
-        end, pause = time.monotonic() + patience(), FIRST_PAUSE_S
+        end, pause = time.monotonic() + retry_timeout_seconds(), INITIAL_BACKOFF_SECONDS
         while True:
             try:
                 return listing()

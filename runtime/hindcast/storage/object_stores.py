@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from hindcast.errors import StorageError
-from hindcast.storage.backend import is_obstores
-from hindcast.storage.patience import FIRST_PAUSE_S, patience
+from hindcast.storage.backend import is_from_obstore
+from hindcast.storage.retry_timeout import INITIAL_BACKOFF_SECONDS, retry_timeout_seconds
 
 if TYPE_CHECKING:  # obstore takes a while to import, and local runs do without
     from hindcast.storage.object_files import ObjectFiles
@@ -61,9 +61,9 @@ def bucket_of(scheme: str, rest: str) -> tuple[ObjectFiles, str] | None:
     return None
 
 
-def wrapped_store(store: object) -> ObjectFiles | None:
+def wrap_store(store: object) -> ObjectFiles | None:
     """An obstore store given by the user; None for anything else."""
-    if not is_obstores(store):
+    if not is_from_obstore(store):
         return None
     from hindcast.storage.object_files import ObjectFiles
 
@@ -81,7 +81,7 @@ def _named(scheme: str, name: str) -> str:
 def _opened(opener: Opener, *named: Any) -> ObjectFiles:
     """The bucket that an opener makes of what a URI names; opened again when a variable of the clouds changes."""
     variables = [(name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)]
-    return _open(opener, named, patience(), tuple(sorted(variables)))
+    return _open(opener, named, retry_timeout_seconds(), tuple(sorted(variables)))
 
 
 @lru_cache(maxsize=64)
@@ -186,7 +186,7 @@ def _requests(seconds: float, endpoint: str | None) -> Any:
             "max_retries": _MOST_TRIES,
             "retry_timeout": timedelta(seconds=seconds),
             "backoff": {
-                "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+                "init_backoff": timedelta(seconds=INITIAL_BACKOFF_SECONDS),
                 "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
                 "base": 2,
             },

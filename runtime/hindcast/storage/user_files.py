@@ -18,22 +18,22 @@ import pyarrow.fs as pafs
 from hindcast.storage.backend import folders_between
 
 _CHUNK: Final = 8 << 20
-_named: Final[dict[str, object]] = {}
+_filesystems: Final[dict[str, object]] = {}
 
 
 def scheme_of(filesystem: object) -> str:
     """The scheme for a file system object in this process, such as `S3FileSystem-1`; equal ones share it."""
-    for scheme, known in _named.items():
+    for scheme, known in _filesystems.items():
         if type(known) is type(filesystem) and known == filesystem:
             return scheme
-    scheme = f"{type(filesystem).__name__}-{len(_named) + 1}"
-    _named[scheme] = filesystem
+    scheme = f"{type(filesystem).__name__}-{len(_filesystems) + 1}"
+    _filesystems[scheme] = filesystem
     return scheme
 
 
 def filesystem_of(scheme: str) -> object | None:
     """The file system object with this scheme; None if there is none."""
-    return _named.get(scheme)
+    return _filesystems.get(scheme)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from hindcast.storage.location import resolve
 from hindcast.user_code import calling
 
 Creator = Callable[[IOContext], Any]
-MOST_TIMESTEPS: Final = 10_000_000
+MAX_TIMESTEPS: Final = 10_000_000
 """A reader that returns more is assumed to repeat forever."""
 _registered: dict[str, Creator] = {}
 
@@ -38,7 +38,7 @@ def register_input(name: str, creator: Creator) -> None:
     _registered[name] = creator
 
 
-def creator_of(given: Any) -> Creator | None:
+def find_creator(given: Any) -> Creator | None:
     """The function that makes a reader, if an entry of `input_` is not a path."""
     if isinstance(given, str):
         return _registered.get(given)
@@ -48,10 +48,10 @@ def creator_of(given: Any) -> Creator | None:
 def has_readers(given: Any) -> bool:
     """Whether any entry of `input_` is a reader."""
     entries = given if isinstance(given, Mapping | list | tuple) else [given]
-    return any(creator_of(entry) for entry in entries)
+    return any(find_creator(entry) for entry in entries)
 
 
-class ReadInputs:
+class ReaderFolders:
     """Folders with the batches of readers, deleted when it is closed.
 
     Attributes:
@@ -82,7 +82,7 @@ class ReadInputs:
         self._folders = []
 
     def _place(self, entry: Any, options: Mapping[str, Any]) -> Any:
-        creator = creator_of(entry)
+        creator = find_creator(entry)
         if creator is None:
             return entry
         folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
@@ -101,9 +101,9 @@ def _write_down(creator: Creator, context: IOContext, folder: Path) -> int:
     for batch in _batches(reader):
         writer.write(batch)
         steps += batch.count
-        if steps > MOST_TIMESTEPS:
+        if steps > MAX_TIMESTEPS:
             raise SpecError(
-                f"input_: the reader continues after {formatting.whole(MOST_TIMESTEPS)} timesteps: let next() raise "
+                f"input_: the reader continues after {formatting.integer(MAX_TIMESTEPS)} timesteps: let next() raise "
                 "StopIteration at the end, or write its batches to a folder (JsonWriter), and name that."
             )
     if not steps:
@@ -129,7 +129,7 @@ def _batches(reader: Any) -> Iterator[SampleBatch]:
         yield SampleBatch(batch)
 
 
-class WrittenOutput:
+class WriterFolder:
     """The folder that is recorded to in place of a writer, deleted when it is closed.
 
     Args:

@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from hindcast.builder.batch_io.sample_batch import SampleBatch
 from hindcast.datasets.prepare.opening import open_data
-from hindcast.datasets.sources import expand
+from hindcast.datasets.sources import expand_glob
 from hindcast.episodes import nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.convert import block_to_episodes, info_from_json
 from hindcast.errors import DataError
 from hindcast.formats.layout import CellError
-from hindcast.formats.sample_batch.batches import arrays_of, batches_of, infos_of
-from hindcast.formats.tables.text_files import blocks_of
-from hindcast.formats.text.sample_batch import line_of
+from hindcast.formats.sample_batch.batches import decode_column, decode_infos, parse_batches
+from hindcast.formats.tables.text_files import read_chunks
+from hindcast.formats.text.sample_batch import batch_to_line
 from hindcast.storage.location import Location, resolve
 
 _MIB: Final = 1 << 20
@@ -104,7 +104,7 @@ class JsonReader(_Repeating):
         ioctx: IOContext | None = None,  # noqa: ARG002
     ) -> None:
         given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-        places = [place for path in given for place in expand(resolve(path))]
+        places = [place for path in given for place in expand_glob(resolve(path))]
         self._files = [file for place in places for file in _json_files(place)]
         if not self._files:
             raise DataError(f"no JSON files in {', '.join(map(str, given))}")
@@ -116,7 +116,7 @@ class JsonReader(_Repeating):
     def __iter__(self) -> Iterator[SampleBatch]:
         for file in self._files:
             number = 0
-            for _, text in blocks_of(file):
+            for _, text in read_chunks(file):
                 for line in text.splitlines():
                     number += 1
                     if line.strip():
@@ -182,7 +182,7 @@ class JsonWriter(OutputWriter):
             DataError: columns of several lengths, or values that JSON cannot hold.
             StorageError: it could not be written.
         """
-        line = line_of(SampleBatch(sample_batch), self._packed)
+        line = batch_to_line(SampleBatch(sample_batch), self._packed)
         if self._size and (self._size + len(line) > self._most or not self._folder.is_local):
             self._number, self._size = self._number + 1, 0
         file = self._file(self._number)
@@ -203,12 +203,12 @@ class JsonWriter(OutputWriter):
 def _json_files(place: Location) -> list[Location]:
     if not place.is_folder():
         return [place]
-    return [entry.location for entry in place.files(recursive=True) if entry.relative.endswith(_ENDINGS)]
+    return [entry.location for entry in place.files(recursive=True) if entry.relative_path.endswith(_ENDINGS)]
 
 
 def _batch_of(line: bytes, where: str) -> SampleBatch:
     try:
-        found = batches_of(line)
+        found = parse_batches(line)
         if len(found) > 1 or found[0].policy is not None:
             raise DataError(
                 f"{where} contains several agents: use DatasetReader, which reads each agent's episodes"
@@ -220,8 +220,8 @@ def _batch_of(line: bytes, where: str) -> SampleBatch:
 
 def _read_column(name: str, value: Any) -> Any:
     if name == Columns.INFOS:
-        return [info_from_json(text) for text in infos_of(value)]
-    return nested.unflatten(arrays_of(value, name), name)
+        return [info_from_json(text) for text in decode_infos(value)]
+    return nested.unflatten(decode_column(value, name), name)
 
 
 def _batches_of_block(block: Block, spec: Any) -> Iterator[SampleBatch]:

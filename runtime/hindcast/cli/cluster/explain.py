@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from hindcast.api.attempt import WAITED_OUT
 from hindcast.api.run_policy import RunPolicy
-from hindcast_operator.extract import condition
+from hindcast_operator.extract import find_condition
 from hindcast_operator.extract import pod as pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
 from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL, references
 from hindcast_operator.planning.diagnosis import diagnose
-from hindcast_operator.times import parse_optional
+from hindcast_operator.times import parse_optional_time
 
 Raw = Mapping[str, Any]
 
@@ -59,14 +59,14 @@ class PoolRow:
     pods: tuple[PodRow, ...] = ()
 
     @property
-    def ready(self) -> int:
+    def num_ready(self) -> int:
         return sum(pod.ready for pod in self.pods)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether as many are ready as it begins with; all, where that is not known."""
         fewest = len(self.pods) if self.wanted is None else int(self.wanted.split()[0])
-        return self.ready >= fewest
+        return self.num_ready >= fewest
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Explanation:
     reason: str | None
     message: str | None
     notes: tuple[str, ...]
-    suspend: bool
+    should_suspend: bool
     revision: int
     progress: Raw
     checkpoint: Raw
@@ -108,7 +108,7 @@ class Explanation:
         return f"{self.kind}/{self.name}"
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing more happens at this revision."""
         return self.state in ("Succeeded", "Failed")
 
@@ -122,7 +122,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
     metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status") or {}
     runs = tuple(status.get("runs") or ())
     revision = int(spec.get("revision", 1))
-    ready = condition(status, "Ready")
+    ready = find_condition(status, "Ready")
     state = str(status.get("state") or UNSEEN)
     return Explanation(
         kind=str(resource["kind"]),
@@ -133,7 +133,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
         reason=ready.get("reason"),
         message=status.get("message"),
         notes=tuple(_notes(resource)),
-        suspend=bool(spec.get("suspend", False)),
+        should_suspend=bool(spec.get("suspend", False)),
         revision=revision,
         progress=status.get("progress") or {},
         checkpoint=status.get("checkpoint") or {},
@@ -170,12 +170,12 @@ def _since(state: str, resource: Raw) -> datetime | None:
         "Running": run.get("heard"),
         "Suspending": run.get("askedToStop"),
         "Retrying": run.get("finished"),
-        "Suspended": condition(status, "Suspended").get("lastTransitionTime"),
-        "Stalled": condition(status, "Stalled").get("lastTransitionTime"),
-        "Succeeded": condition(status, "Finished").get("lastTransitionTime"),
-        "Failed": condition(status, "Finished").get("lastTransitionTime"),
-    }.get(state, condition(status, "Ready").get("lastTransitionTime"))
-    return parse_optional(found)
+        "Suspended": find_condition(status, "Suspended").get("lastTransitionTime"),
+        "Stalled": find_condition(status, "Stalled").get("lastTransitionTime"),
+        "Succeeded": find_condition(status, "Finished").get("lastTransitionTime"),
+        "Failed": find_condition(status, "Finished").get("lastTransitionTime"),
+    }.get(state, find_condition(status, "Ready").get("lastTransitionTime"))
+    return parse_optional_time(found)
 
 
 def _notes(resource: Raw) -> list[str]:

@@ -66,7 +66,7 @@ class _Steps:
             yield NextStep("Follow its log", self._hindcast("logs", str(found), "--follow"))
         elif found.state == "Retrying":
             yield NextStep("See how far the lost attempt got", self._hindcast("logs", str(found)))
-        elif found.state == "Suspended" and found.suspend:
+        elif found.state == "Suspended" and found.should_suspend:
             yield NextStep("Resume from the checkpoint", self._patch(suspend=False))
         elif found.state == "Succeeded":
             yield from self._results()

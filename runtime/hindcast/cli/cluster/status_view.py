@@ -19,7 +19,7 @@ from hindcast.cli.cluster.explain import (
     PoolRow,
 )
 from hindcast.cli.cluster.next_step import NextStep
-from hindcast_operator.times import parse_optional
+from hindcast_operator.times import parse_optional_time
 
 BAR_WIDTH: Final = 30
 RUNS_SHOWN: Final = 5
@@ -104,18 +104,18 @@ def _progress(found: Explanation) -> RenderableType | None:
     if not progress:
         return None
     parts = []
-    if "percentage" in progress and not found.finished:
-        parts.append(formatting.share(progress["percentage"] / 100))
+    if "percentage" in progress and not found.is_finished:
+        parts.append(formatting.as_percentage(progress["percentage"] / 100))
     if progress.get("summary"):
         parts.append(progress["summary"])
-    if "etaSeconds" in progress and not found.finished:
+    if "etaSeconds" in progress and not found.is_finished:
         parts.append(f"about {formatting.duration(progress['etaSeconds'])} left")
     text = Text("  ".join(parts))
-    updated = parse_optional(progress.get("lastUpdated"))
+    updated = parse_optional_time(progress.get("lastUpdated"))
     if updated is not None and found.state in ("Running", "Suspending"):
         silent = (found.now - updated).total_seconds() > SILENT_SECONDS
         text.append(f"  reported {age(updated, found.now)} ago", style="yellow" if silent else "dim")
-    if "percentage" not in progress or found.finished:
+    if "percentage" not in progress or found.is_finished:
         return text
     bar = Table.grid(padding=(0, 1))
     bar.add_row(ProgressBar(total=100, completed=progress["percentage"], width=BAR_WIDTH), text)
@@ -127,7 +127,7 @@ def _metrics(metrics: Mapping[str, float]) -> Text | None:
     others = [name for name in metrics if name not in _METRICS]
     texts = []
     for name in (*named, *others):
-        shown = formatting.share if name.endswith("Share") else formatting.count
+        shown = formatting.as_percentage if name.endswith("Share") else formatting.count
         texts.append(f"{_METRICS.get(name, name)} {shown(metrics[name])}")
     return Text("  ".join(texts)) if texts else None
 
@@ -137,8 +137,8 @@ def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
         return None
     about = []
     if "iteration" in checkpoint:
-        about.append(f"iteration {formatting.whole(checkpoint['iteration'])}")
-    saved = parse_optional(checkpoint.get("saved"))
+        about.append(f"iteration {formatting.integer(checkpoint['iteration'])}")
+    saved = parse_optional_time(checkpoint.get("saved"))
     if saved is not None:
         about.append(f"{age(saved, now)} old")
     text = Text(str(checkpoint["path"]))
@@ -180,9 +180,9 @@ def _pools(pools: tuple[PoolRow, ...]) -> RenderableType:
     table.add_column("memory", style="dim", no_wrap=True, overflow="ellipsis", ratio=1)
     lines: list[RenderableType] = []
     for pool in pools:
-        colour = "green" if pool.complete else "yellow"
+        colour = "green" if pool.is_complete else "yellow"
         of = "" if pool.wanted is None else f" of {pool.wanted}"
-        counted = Text(f"{pool.ready}{of} ready", style=colour)
+        counted = Text(f"{pool.num_ready}{of} ready", style=colour)
         table.add_row(pool.pool, counted, _size(pool.size), pool.reasons.get("memory", ""))
         lines += _pods(pool)
     shown: list[RenderableType] = [table]
@@ -233,7 +233,7 @@ def _runs(found: Explanation) -> RenderableType:
         table.add_column(title, no_wrap=True)
     table.add_column("why", overflow="fold")
     for run in found.runs[:RUNS_SHOWN]:
-        began, ended = parse_optional(run.get("started")), parse_optional(run.get("finished"))
+        began, ended = parse_optional_time(run.get("started")), parse_optional_time(run.get("finished"))
         outcome = run.get("outcome")
         table.add_row(
             f"r{run['revision']}-{run['attempt']}",

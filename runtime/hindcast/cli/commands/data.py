@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from hindcast.cli.command import command
-from hindcast.cli.data_options import ReadFlags, WriteFlags, show, watching
+from hindcast.cli.data_options import ReadFlags, WriteFlags, show_written, watching
 from hindcast.cli.screen import Screen
 
 Sources = Annotated[list[str], typer.Argument(metavar="SRC…", help="Folders, files, globs or URIs.")]
@@ -33,7 +33,7 @@ def convert(
     target = write.target(destination)
     with watching(screen, "convert") as watch:
         written = convert_data(read.reading(sources), target, watch)
-    show(screen, sources, written)
+    show_written(screen, sources, written)
 
 
 @command
@@ -58,7 +58,7 @@ def merge(
     readings = [read.reading([source]) for source in sources]
     with watching(screen, "data merge") as watch:
         written = merge_data(readings, target, on_conflict, watch)
-    show(screen, sources, written)
+    show_written(screen, sources, written)
 
 
 @command
@@ -81,8 +81,8 @@ def split(
 
     targets = write.target(rest), write.target(share)
     with watching(screen, "data split") as watch:
-        written = split_data(read.reading([source]), *targets, fraction=validation, seed=seed, watch=watch)
-    show(screen, [source], *written)
+        written = split_data(read.reading([source]), *targets, fraction=validation, seed=seed, hooks=watch)
+    show_written(screen, [source], *written)
 
 
 @command
@@ -117,7 +117,7 @@ def filter_(
         written = convert_data(
             read.reading([source]), target, watch, lambda dataset: dataset.filter(*where or (), top=top)
         )
-    show(screen, [source], written)
+    show_written(screen, [source], written)
 
 
 @command
@@ -146,7 +146,7 @@ def sample(
             watch,
             lambda dataset: dataset.sample(episodes, timesteps=timesteps, fraction=fraction, seed=seed),
         )
-    show(screen, [source], written)
+    show_written(screen, [source], written)
 
 
 for _name, _function in (("merge", merge), ("split", split), ("filter", filter_), ("sample", sample)):

@@ -114,7 +114,7 @@ def _play(
 ) -> None:
     from hindcast import formatting
     from hindcast.api.evaluation import ReferenceReturns
-    from hindcast.run.evaluation import evaluate_checkpoint
+    from hindcast.run.checkpoint_evaluation import evaluate_checkpoint
 
     episodes, seed, explore, reference_returns = how
     reference = None
@@ -173,8 +173,8 @@ def _judge(
     from hindcast.cli.progress import progress_bar
     from hindcast.evaluate.fitted_q import Fit
     from hindcast.evaluate.offline import OfflineOptions
-    from hindcast.run.evaluation import SET_ASIDE, evaluate_checkpoint_offline
-    from hindcast.run.last_evaluation import episodes_set_aside
+    from hindcast.run.checkpoint_evaluation import SET_ASIDE, evaluate_checkpoint_offline
+    from hindcast.run.final_evaluation import load_set_aside
 
     episodes, seed, explore = how
     data: Sequence[str] = recorded.data or (SET_ASIDE,)
@@ -185,12 +185,12 @@ def _judge(
     with progress_bar(screen, "evaluating the policy") as watch:
         done = evaluate_checkpoint_offline(
             checkpoint,
-            episodes_set_aside(checkpoint, recorded.data or (), watch) if recorded.set_aside else data,
+            load_set_aside(checkpoint, recorded.data or (), watch) if recorded.set_aside else data,
             module_class=module_class,
             gamma=recorded.gamma,
             episodes=episodes,
             options=options,
-            watch=watch,
+            hooks=watch,
         )
     document = {
         "checkpoint": done.policy,

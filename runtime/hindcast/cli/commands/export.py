@@ -44,7 +44,7 @@ def export(
 
     if is_target(checkpoint):
         from hindcast.cli.cluster.access import connect
-        from hindcast.cli.cluster.stored import stored_policy
+        from hindcast.cli.cluster.run_storage import stored_policy
 
         target = parse_target(checkpoint)
         checkpoint = stored_policy(connect(namespace, kube_context).resource(target), target)
@@ -54,12 +54,15 @@ def export(
         )
     done = export_policy(checkpoint, folder, form, module_class)
     said = "the policy's own files"
-    if done.difference is not None:
-        said = f"actions equal the policy's within {done.difference:.1g} over {formatting.plural(done.steps, 'step')}"
+    if done.max_difference is not None:
+        said = (
+            f"actions equal the policy's within {done.max_difference:.1g} over "
+            f"{formatting.plural(done.num_steps, 'step')}"
+        )
     document = {
         "checkpoint": done.policy,
         "files": done.files,
-        "difference": done.difference,
-        "steps": done.steps,
+        "difference": done.max_difference,
+        "steps": done.num_steps,
     }
     screen.result(document, *done.files, said)

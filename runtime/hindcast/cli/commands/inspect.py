@@ -7,7 +7,7 @@ import typer
 
 from hindcast.cli.command import command
 from hindcast.cli.data_options import ReadFlags
-from hindcast.cli.failures import described, report_failure
+from hindcast.cli.failures import failure_document, report_failure
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def inspect(
     name = ", ".join(dataset)
     with progress_bar(screen, "inspecting the data") as watch:
         limit = None if full else timesteps
-        summary = inspect_data(read.reading(dataset), sample_limit=limit, watch=watch)
+        summary = inspect_data(read.reading(dataset), sample_limit=limit, hooks=watch)
     if html is not None:
         from hindcast.report.writing import write_dataset_page
 
@@ -56,7 +56,7 @@ def inspect(
     failure = _judge(name, summary, strict=strict or strict_warnings, warnings=strict_warnings)
     document = {"dataset": name, **summary.to_json()}
     if failure is not None:
-        document["error"] = described(failure, str(failure), failure.exit_code)
+        document["error"] = failure_document(failure, str(failure), failure.exit_code)
     screen.result(document, *views(name, summary))
     if failure is not None:
         raise typer.Exit(report_failure(failure, "inspect", screen.without_json()))

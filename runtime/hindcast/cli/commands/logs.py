@@ -42,7 +42,7 @@ def logs(
         return
     _check_folder(resource)
 
-    from hindcast.cli.cluster.stored import folder_log
+    from hindcast.cli.cluster.run_storage import folder_log
 
     path, log = folder_log(resource, attempt)
     screen.note(path)
@@ -53,7 +53,7 @@ def _of_resource(
     cluster: "Cluster", target: "ClusterResource", attempt: int | None, follow: bool, screen: Screen
 ) -> Iterable[bytes]:
     from hindcast.cli.cluster.live_log import live_log, runs_of
-    from hindcast.cli.cluster.stored import stored_log
+    from hindcast.cli.cluster.run_storage import stored_log
     from hindcast.errors import UserError
 
     found = cluster.resource(target)

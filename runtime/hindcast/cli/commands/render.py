@@ -13,7 +13,7 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from hindcast.api import Loaded
     from hindcast_operator.defaults import Defaults
-    from hindcast_operator.manifests.build import Rendered
+    from hindcast_operator.manifests.build import RenderedAttempt
 
 
 @command
@@ -42,7 +42,7 @@ def render(
     _refuse(loaded, platform)
     found = manifests_of([entry.resource for entry in loaded], platform, namespace)
     for one in found:
-        for reference in one.unknown:
+        for reference in one.unknown_references:
             screen.note(
                 f"{_title(one)} refers to {reference}, which is in none of the files: its outputs are unknown"
             )
@@ -55,12 +55,12 @@ def render(
 
 def _refuse(loaded: "Iterable[Loaded]", defaults: "Defaults") -> None:
     from hindcast.errors import SpecError
-    from hindcast_operator.manifests import effective, refusals
+    from hindcast_operator.manifests import effective_resource, refusals
 
     problems = [
         f"{entry.at(*_steps(sentence))}: {sentence}"
         for entry in loaded
-        for sentence in refusals(effective(entry.resource, defaults), defaults)
+        for sentence in refusals(effective_resource(entry.resource, defaults), defaults)
     ]
     if problems:
         raise SpecError("\n".join(problems))
@@ -72,13 +72,13 @@ def _steps(sentence: str) -> list[str | int]:
     return [int(step) if step.isdigit() else step for step in steps]
 
 
-def _text(one: "Rendered", comments: bool) -> str:
+def _text(one: "RenderedAttempt", comments: bool) -> str:
     from hindcast_operator.manifests.yaml_text import yaml_documents
 
     return (_comments(one) if comments else "") + yaml_documents(one.manifests)
 
 
-def _comments(one: "Rendered") -> str:
+def _comments(one: "RenderedAttempt") -> str:
     pools: dict[str, Any] = one.sizes.to_status()["pools"]
     lines = [f"# {_title(one)}, attempt 1 of revision {one.resource.spec.revision}"]
     for pool, fields in pools.items():
@@ -88,5 +88,5 @@ def _comments(one: "Rendered") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _title(one: "Rendered") -> str:
+def _title(one: "RenderedAttempt") -> str:
     return f"{one.resource.kind}/{one.resource.metadata.name}"

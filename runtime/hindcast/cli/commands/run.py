@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from hindcast.cli.command import command
-from hindcast.cli.failures import INTERRUPTED
+from hindcast.cli.failures import EXIT_INTERRUPTED
 from hindcast.cli.screen import Screen
 
-PACKAGED = Path(__file__).parents[1] / "demo.yaml"
-FILE_NAME = "cartpole.yaml"
+DEMO_FILE = Path(__file__).parents[1] / "demo.yaml"
+DEMO_FILE_NAME = "cartpole.yaml"
 
 
 @command
@@ -32,12 +32,12 @@ def finish_run(files: list[Path], screen: Screen) -> None:
     loaded = load_resources(files)
 
     from hindcast.cli.progress import reporting
-    from hindcast.run.carry_out import carry_out
+    from hindcast.run.execute import execute
 
     with reporting(screen) as reporter:
-        outcomes = carry_out(loaded, reporter)
+        outcomes = execute(loaded, reporter)
     if any(outcome.state == "Interrupted" for outcome in outcomes):
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def write_yaml(file: Path, text: str, option: str) -> None:
@@ -62,9 +62,9 @@ def demo(
 
     The YAML file is written to the folder first, for you to read and change. An existing file is used unchanged.
     """
-    file = folder / FILE_NAME
+    file = folder / DEMO_FILE_NAME
     if not file.exists():
-        text = PACKAGED.read_text(encoding="utf-8").replace("FOLDER", folder.as_posix())
+        text = DEMO_FILE.read_text(encoding="utf-8").replace("FOLDER", folder.as_posix())
         write_yaml(file, text, "--folder")
     screen.note(f"running {file}")
     finish_run([file], screen)

@@ -38,13 +38,13 @@ def serve(
 
     PolicyClient is the client. The log is a dataset for `hindcast evaluate --data` and for training.
     """
-    from hindcast.run.evaluation import policy_at
+    from hindcast.run.checkpoint_evaluation import load_policy
     from hindcast.serve.http_server import HttpServer
     from hindcast.serve.policy_server import PolicyServer
 
     token = _token(token_file)
     sys.setswitchinterval(_SWITCH_S)
-    policy, _ = policy_at(checkpoint, module_class)
+    policy, _ = load_policy(checkpoint, module_class)
     with PolicyServer(policy, log, explore=explore) as server, HttpServer(server, token, host, port) as http:
         address = f"http://{http.host}:{http.port}"
         screen.result({"address": address, "log": log}, f"serving at {address}, logging into {log}")

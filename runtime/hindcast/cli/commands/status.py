@@ -66,7 +66,7 @@ def _looks(cluster: "Cluster", target: "ClusterResource", screen: Screen) -> Ite
     while True:
         found = _look(cluster, target, screen)
         yield found
-        if found.finished:
+        if found.is_finished:
             return
         sleep(INTERVAL_SECONDS)
 
@@ -95,7 +95,7 @@ def to_json(found: "Explanation", steps: Sequence["NextStep"]) -> dict[str, Any]
         "checkpoint": found.checkpoint or None,
         "output": found.output or None,
         "retries": {"used": found.retries, "allowed": found.retries_allowed},
-        "pools": [{**asdict(pool), "ready": pool.ready} for pool in found.pools],
+        "pools": [{**asdict(pool), "ready": pool.num_ready} for pool in found.pools],
         "runs": list(found.runs),
         "next": [asdict(step) for step in steps],
     }

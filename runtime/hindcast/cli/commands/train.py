@@ -40,14 +40,14 @@ def train(
     Writes a YAML file to --local-dir and runs it as `hindcast run` does.
     """
     from hindcast.api import document_of
-    from hindcast.builder.rllib_2019 import config_of, stop_of
+    from hindcast.builder.rllib_2019 import make_config, make_stop
     from hindcast.report.text import resource_yaml
 
-    chosen = config_of(run, env, _mapping("--config", config))
-    resource = chosen.to_resource(experiment_name, stop=stop_of(_mapping("--stop", stop)))
+    chosen = make_config(run, env, _mapping("--config", config))
+    resource = chosen.to_resource(experiment_name, stop=make_stop(_mapping("--stop", stop)))
     kept = {"every": checkpoint_freq, "keep": keep_checkpoints_num, "path": str(local_dir)}
     resource = _with_checkpoints(resource, {name: value for name, value in kept.items() if value is not None})
-    for line in chosen.replaced:
+    for line in chosen.replaced_options:
         screen.note(line)
     text = resource_yaml(resource)
     if dry_run:

@@ -110,8 +110,8 @@ def _table(found: "Search") -> "Table":
 
 def _row(trial: "Trial") -> list[str]:
     from hindcast.formatting import significant
-    from hindcast.search.found import with_interval
-    from hindcast.search.space import shown
+    from hindcast.search.results import with_interval
+    from hindcast.search.space import yaml_value
 
     errors = [run.error for run in trial.runs if run.error is not None]
     bounds = [run.figure for run in trial.runs if run.figure is not None]
@@ -121,7 +121,7 @@ def _row(trial: "Trial") -> list[str]:
     verdict = trial.runs[0].verdict if len(trial.runs) == 1 else None
     return [
         str(trial.number),
-        *map(shown, trial.setting.values()),
+        *map(yaml_value, trial.setting.values()),
         with_interval(trial.figure, None),
         spread,
         *(errors or [verdict or ""])[:1],

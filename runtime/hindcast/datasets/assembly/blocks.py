@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.input import PrepareSpec
-from hindcast.datasets.assembly.ordering import RowOrder, in_order
-from hindcast.datasets.assembly.row_comparison import follows, has_next
+from hindcast.datasets.assembly.ordering import RowOrder, order_rows
+from hindcast.datasets.assembly.row_comparison import follows, has_next_obs
 from hindcast.datasets.assembly.rules import Findings, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool
@@ -22,7 +22,7 @@ from hindcast.formats.columns.layout import COLUMNS_LAYOUT
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.registry import FORMATS
-from hindcast.formats.rows import ACTORS, Rows
+from hindcast.formats.rows import ACTOR_COLUMNS, Rows
 from hindcast.storage.location import Location
 
 _FINAL_CHOICES: Final = (
@@ -38,10 +38,10 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         DataError: rows that do not form complete episodes under the rules.
     """
     steps = _with_final(steps, rules)
-    order = in_order(steps, rules)
+    order = order_rows(steps, rules)
     unfinished = _unfinished(steps, order, rules)
-    found = {**order.found, **_ends(steps, order, unfinished, rules)}
-    index, begins, t = order.index, order.begins, order.t
+    found = {**order.findings, **_ends(steps, order, unfinished, rules)}
+    index, begins, t = order.index, order.is_start, order.t
     if rules.spec.unfinished == "Drop":
         kept = ~np.isin(steps.episode[index], unfinished)
         index, begins, t = index[kept], begins[kept], t[kept]
@@ -64,7 +64,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     frame = Block(
         columns={},
         length=length,
-        eps_id=steps.names[steps.episode[index[starts]]],
+        eps_id=steps.episode_ids[steps.episode[index[starts]]],
         t_started=t[starts],
         terminated=steps.terminated[last],
         truncated=steps.truncated[last],
@@ -85,7 +85,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     )
 
 
-def read_back(location: Location, layout: str) -> Block:
+def read_exported_file(location: Location, layout: str) -> Block:
     """All episodes of a file in an exported layout, in its order.
 
     Raises:
@@ -95,7 +95,7 @@ def read_back(location: Location, layout: str) -> Block:
     form, options = FORMATS["Parquet" if layout == COLUMNS_LAYOUT else layout], ReadOptions()
     pieces = form.pieces(location, options)
     steps = [
-        Steps.of(rows, number)
+        Steps.from_rows(rows, number)
         for number, piece in enumerate(pieces)
         for rows in form.read(piece, options)
         if isinstance(rows, Rows)
@@ -113,7 +113,7 @@ def _ends(steps: Steps, order: RowOrder, unfinished: I64, rules: Rules) -> dict[
     heads = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
     heads = np.sort(heads[np.isin(steps.episode[heads], unfinished)])
     if rules.spec.unfinished == "Refuse":
-        raise rules.refuse(
+        raise rules.row_error(
             steps, int(heads[0]), "it ends neither terminated nor truncated, and prepare.unfinished is Refuse"
         )
     if rules.spec.unfinished == "Keep":
@@ -127,7 +127,7 @@ def _unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
         return np.zeros(0, dtype=np.int64)
     episode = steps.episode[order.index]
     last = order.index[np.append(episode[1:] != episode[:-1], True)]
-    return steps.episode[last[~steps.ended[last]]]
+    return steps.episode[last[~steps.is_end[last]]]
 
 
 def _without_next(steps: Steps, index: I64, last: Bool, rules: Rules) -> Bool:
@@ -136,15 +136,17 @@ def _without_next(steps: Steps, index: I64, last: Bool, rules: Rules) -> Bool:
     Raises:
         DataError: another row has none, or the rules spare none.
     """
-    if not has_next(steps):
+    if not has_next_obs(steps):
         return last
     missing = steps.next_missing[index]
     for rows, where, way_out in (
         (missing & ~last, "in a row that does not end its episode", ", or flag the end"),
-        (missing & (not rules.spares_final), "where its episode ends", f"; or {_FINAL_CHOICES}"),
+        (missing & (not rules.can_lack_final_obs), "where its episode ends", f"; or {_FINAL_CHOICES}"),
     ):
         if rows.any():
-            raise rules.refuse(steps, int(index[rows].min()), f"'new_obs' is null {where}: fill it{way_out}")
+            raise rules.row_error(
+                steps, int(index[rows].min()), f"'new_obs' is null {where}: fill it{way_out}"
+            )
     return missing
 
 
@@ -180,13 +182,13 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
     """
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
-        raise rules.refuse_all(
+        raise rules.input_error(
             steps, f"there is no 'obs': found {sorted(steps.columns)}; name it by `schema`"
         )
-    if not has_next(steps):
-        if rules.spares_final:
+    if not has_next_obs(steps):
+        if rules.can_lack_final_obs:
             return steps
-        raise rules.refuse_all(
+        raise rules.input_error(
             steps,
             "there is no 'new_obs', so the observation after an episode's last row is not in the data; name its "
             f"column by `schema`; or {_FINAL_CHOICES}",
@@ -195,7 +197,7 @@ def _with_final(steps: Steps, rules: Rules) -> Steps:
     for name in names:
         now, then = columns[name], columns.get(next_leaf(name))
         if then is None or then.shape != now.shape or (then.dtype == object) != (now.dtype == object):
-            raise rules.refuse_all(
+            raise rules.input_error(
                 steps, f"{next_leaf(name)!r} is unlike {name!r}: both must have one dtype and one shape"
             )
         if then.dtype != now.dtype:
@@ -209,14 +211,14 @@ def _columns(steps: Steps, index: I64, last: I64, frame: Block) -> dict[str, NDA
     for name, column in steps.columns.items():
         if root(name) == Columns.OBS:
             columns[name] = _observations(column, steps.columns.get(next_leaf(name)), index, last, frame)
-        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *ACTORS):
+        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *ACTOR_COLUMNS):
             columns[name] = column[index]
     return columns
 
 
 def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) -> NDArray[np.object_] | None:
     """The details; of episodes that have none, who acted in their first rows."""
-    actors = {name: steps.columns[name][first].tolist() for name in ACTORS if name in steps.columns}
+    actors = {name: steps.columns[name][first].tolist() for name in ACTOR_COLUMNS if name in steps.columns}
     if not actors:
         return details
     texts = [
@@ -245,6 +247,6 @@ def _infos(
     cells: NDArray[Any], steps: Steps, index: I64, frame: Block, rules: Rules
 ) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
     try:
-        return infos.per_observation(cells, frame)
+        return infos.decode_cells(cells, frame)
     except CellError as error:
-        raise rules.refuse(steps, int(index[error.row]), str(error)) from error
+        raise rules.row_error(steps, int(index[error.row]), str(error)) from error

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.content import canonical, find_repeats, leaf_numbers
+from hindcast.datasets.content import canonicalise, find_repeats, leaf_digests
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 
@@ -25,11 +25,11 @@ def with_flags(steps: Steps) -> dict[str, Array]:
     return {**steps.columns, **ends}
 
 
-def same_rows(steps: Steps, one: I64, other: I64) -> Bool:
+def rows_equal(steps: Steps, one: I64, other: I64) -> Bool:
     """`[n]` whether two rows hold the same content (`canonical`), flags included."""
     same = np.ones(len(one), dtype=np.bool_)
     for name, column in with_flags(steps).items():
-        same &= equal(column, one, column, other, partial(canonical, name))
+        same &= equal(column, one, column, other, partial(canonicalise, name))
     return same
 
 
@@ -101,19 +101,19 @@ def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
 
     repeats = find_repeats(dict(enumerate(steps.episode[index[starts]].tolist())), contents)
     repeated = np.zeros(len(starts), dtype=np.bool_)
-    repeated[repeats.same] = True
+    repeated[repeats.duplicates] = True
     return repeated[np.cumsum(heads) - 1]
 
 
 def distinct_rows(steps: Steps, rows: I64) -> I64:
     """The rows (one at least), without those that hold the same as an earlier one of their episode."""
-    held = hashes([canonical(name, column[rows]) for name, column in with_flags(steps).items()])
+    held = hashes([canonicalise(name, column[rows]) for name, column in with_flags(steps).items()])
     content = mix(held ^ mix(steps.episode[rows].astype(np.uint64)))
     order = np.argsort(content, kind="stable")
     ordered = rows[order]
     before, after = ordered[:-1], ordered[1:]
     twice = content[order][1:] == content[order][:-1]
-    twice[twice] = (steps.episode[before] == steps.episode[after])[twice] & same_rows(
+    twice[twice] = (steps.episode[before] == steps.episode[after])[twice] & rows_equal(
         steps, before[twice], after[twice]
     )
     return np.sort(ordered[np.append(True, ~twice)])
@@ -125,7 +125,7 @@ def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
     stops = np.cumsum([len(run) for run in runs])
     bounds = [("", stop - len(run), stop) for run, stop in zip(runs, stops.tolist(), strict=True)]
     columns = with_flags(steps).items()
-    return list(zip(*(leaf_numbers(name, column[index], bounds) for name, column in columns), strict=True))
+    return list(zip(*(leaf_digests(name, column[index], bounds) for name, column in columns), strict=True))
 
 
 class Chains(NamedTuple):
@@ -142,7 +142,7 @@ class Chains(NamedTuple):
     ambiguous: Bool
 
 
-def has_next(steps: Steps) -> bool:
+def has_next_obs(steps: Steps) -> bool:
     """Whether the data have next observations."""
     return bool(leaves_of(Columns.NEXT_OBS, steps.columns))
 
@@ -152,7 +152,7 @@ def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
     found = chains_of(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
     episode = steps.episode[found.rows]
     last = np.append(episode[1:] != episode[:-1], True)
-    doubtful = found.ambiguous | (found.chain > 0) | (steps.ended[found.rows] & ~last)
+    doubtful = found.ambiguous | (found.chain > 0) | (steps.is_end[found.rows] & ~last)
     good = np.setdiff1d(episodes, episode[doubtful])
     return good, found.rows[np.isin(episode, good)]
 
@@ -179,7 +179,7 @@ def _linked(steps: Steps) -> tuple[I64, I64, Bool]:
     by_now = np.argsort(now, kind="stable")
     ordered = now[by_now]
     found = np.minimum(np.searchsorted(ordered, then), count - 1)
-    has_successor = (ordered[found] == then) & ~steps.ended & ~steps.next_missing
+    has_successor = (ordered[found] == then) & ~steps.is_end & ~steps.next_missing
     successor = np.where(has_successor, by_now[found], np.arange(count))
 
     ambiguous = np.zeros(count, dtype=np.bool_)

@@ -14,7 +14,7 @@ from hindcast.api.input import PrepareSpec
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
-from hindcast.formats.entries import Stored
+from hindcast.formats.entries import JsonModel
 
 Kind = Literal[
     "gaps",
@@ -69,7 +69,7 @@ _SAID: Final[dict[Kind, tuple[str, str]]] = {
 """What is said of one, and of several."""
 
 
-class Finding(Stored):
+class Finding(JsonModel):
     """Something that was found.
 
     Attributes:
@@ -93,7 +93,7 @@ class Finding(Stored):
         return f"{self.path}: row {self.row} (episode {self.eps_id}{when})"
 
 
-class Findings(Stored):
+class Findings(JsonModel):
     """What was made of rows.
 
     Attributes:
@@ -112,7 +112,7 @@ class Findings(Stored):
     found: dict[Kind, Finding] = {}
 
     @classmethod
-    def merged(cls, parts: Sequence[Findings]) -> Findings:
+    def merge(cls, parts: Sequence[Findings]) -> Findings:
         """Of all parts together; the first place is that of the first part."""
         orders: Counter[str] = Counter()
         found: dict[Kind, Finding] = {}
@@ -133,7 +133,7 @@ class Findings(Stored):
     def sentences(self) -> tuple[str, ...]:
         """What a user should know."""
         orders = ", ".join(
-            f"{formatting.whole(self.orders[name])} {how}"
+            f"{formatting.integer(self.orders[name])} {how}"
             for name, how in _ORDERS.items()
             if self.orders.get(name)
         )
@@ -149,7 +149,7 @@ def _sentence(kind: Kind, finding: Finding) -> str:
     one, several = _SAID[kind]
     if finding.count == 1:
         return f"{one}: {finding}"
-    return f"{several.format(formatting.whole(finding.count))}; the first: {finding}"
+    return f"{several.format(formatting.integer(finding.count))}; the first: {finding}"
 
 
 @dataclass(frozen=True)
@@ -168,21 +168,21 @@ class Rules:
     spec: PrepareSpec
     paths: Sequence[str]
     is_filtered: bool = False
-    zero_final: bool = False
+    should_zero_final_obs: bool = False
     is_grouped: bool = True
 
     @property
-    def splits(self) -> bool:
+    def should_split_gaps(self) -> bool:
         """Whether an episode with missing rows is cut."""
         return self.is_filtered or self.spec.gaps == "Split"
 
     @property
-    def spares_final(self) -> bool:
+    def can_lack_final_obs(self) -> bool:
         """Whether the observation after an episode's last row may be missing."""
-        return self.zero_final or self.spec.cut_off_steps == "Drop"
+        return self.should_zero_final_obs or self.spec.cut_off_steps == "Drop"
 
     @property
-    def joins(self) -> bool:
+    def should_join_gaps(self) -> bool:
         """Whether the rows of an episode that follow each other are consecutive timesteps, whatever `t` counts."""
         return self.spec.gaps == "Join" and not self.is_filtered
 
@@ -194,15 +194,15 @@ class Rules:
             count=len(rows),
             path=self.paths[int(steps.piece[first])],
             row=int(steps.row[first]),
-            eps_id=str(steps.names[steps.episode[first]]),
-            t=int(steps.t[first]) if steps.t is not None and steps.counts_time else None,
+            eps_id=str(steps.episode_ids[steps.episode[first]]),
+            t=int(steps.t[first]) if steps.t is not None and steps.has_step_index else None,
         )
 
-    def refuse(self, steps: Steps, row: int, message: str) -> DataError:
+    def row_error(self, steps: Steps, row: int, message: str) -> DataError:
         """The error at one of the rows."""
         return DataError(f"{self.finding(steps, np.array([row]))}: {message}")
 
-    def refuse_all(self, steps: Steps, message: str) -> DataError:
+    def input_error(self, steps: Steps, message: str) -> DataError:
         """The error of all rows, such as that a column is missing."""
         return DataError(f"{self.paths[int(steps.piece[0])]}: {message}")
 

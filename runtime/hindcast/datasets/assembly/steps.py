@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.rows import ACTORS, Rows, Timesteps
-from hindcast.formats.spec import kind_of
+from hindcast.formats.rows import ACTOR_COLUMNS, Rows, Timesteps
+from hindcast.formats.spec import describe_array
 
 Array = NDArray[Any]
 _PER_ROW: Final = ("terminated", "truncated", "next_missing", "piece", "row")
@@ -39,7 +39,7 @@ class Steps:
 
     columns: dict[str, Array]
     episode: I64
-    names: NDArray[np.object_]
+    episode_ids: NDArray[np.object_]
     t: Timesteps | None
     terminated: Bool
     truncated: Bool
@@ -51,23 +51,23 @@ class Steps:
         return len(self.row)
 
     @property
-    def counts_time(self) -> bool:
+    def has_step_index(self) -> bool:
         """Whether `t` counts the timesteps: the next one's is one more. Dates and times only order them."""
         return self.t is not None and self.t.dtype.kind != "M"
 
     @property
-    def ended(self) -> Bool:
+    def is_end(self) -> Bool:
         """`[R]` whether the episode ends with the row."""
         return self.terminated | self.truncated
 
     @classmethod
-    def of(cls, rows: Rows, piece: int) -> Steps:
+    def from_rows(cls, rows: Rows, piece: int) -> Steps:
         """Rows that say which episode they belong to."""
-        episode, names = encode(rows.eps_id)
+        episode, names = encode_ids(rows.eps_id)
         return cls(
             columns=rows.columns,
             episode=episode,
-            names=names,
+            episode_ids=names,
             t=rows.t,
             terminated=rows.terminated,
             truncated=rows.truncated,
@@ -86,7 +86,9 @@ class Steps:
         """The rows (one at least) of each partition that has any; rows of one episode are in one, whoever asks."""
         if partitions == 1:
             return {0: self}
-        of_name = np.array([zlib.crc32(name.encode()) % partitions for name in self.names], dtype=np.int64)
+        of_name = np.array(
+            [zlib.crc32(name.encode()) % partitions for name in self.episode_ids], dtype=np.int64
+        )
         of_row = of_name[self.episode]
         order = np.argsort(of_row, kind="stable")
         bounds = np.searchsorted(of_row[order], np.arange(partitions + 1))
@@ -109,13 +111,13 @@ class Steps:
         """
         if len(parts) == 1:
             return parts[0]
-        for name in (Columns.INFOS, *ACTORS):
+        for name in (Columns.INFOS, *ACTOR_COLUMNS):
             if any(name in part.columns for part in parts):
                 parts = [part._with_text(name) for part in parts]
         _check_compatible(parts, paths)
-        names = np.concatenate([part.names for part in parts])
-        merged, distinct = encode(names)
-        offsets = np.cumsum([0, *(len(part.names) for part in parts)])
+        names = np.concatenate([part.episode_ids for part in parts])
+        merged, distinct = encode_ids(names)
+        offsets = np.cumsum([0, *(len(part.episode_ids) for part in parts)])
         first = parts[0]
         joined: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_ROW
@@ -125,7 +127,7 @@ class Steps:
             episode=np.concatenate(
                 [merged[offset + part.episode] for offset, part in zip(offsets, parts, strict=False)]
             ),
-            names=distinct,
+            episode_ids=distinct,
             t=None if first.t is None else np.concatenate([part.t for part in parts if part.t is not None]),
             **joined,
         )
@@ -136,19 +138,19 @@ class Steps:
         none = np.full(len(self), "", dtype=object)
         return replace(self, columns={**self.columns, name: none})
 
-    def torn_apart(self) -> str | None:
+    def find_scattered_episode(self) -> str | None:
         """The id of an episode whose rows are not adjacent; None if all episodes' are."""
         heads = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
         episodes, counts = np.unique(self.episode[heads], return_counts=True)
-        return str(self.names[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
+        return str(self.episode_ids[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
 
     def compact(self) -> Steps:
         """The same rows, without names that none of them has."""
         used, episode = np.unique(self.episode, return_inverse=True)
-        return replace(self, episode=episode, names=self.names[used])
+        return replace(self, episode=episode, episode_ids=self.episode_ids[used])
 
 
-def encode(texts: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]:
+def encode_ids(texts: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]:
     """`[R]` which of the distinct texts each is, and these, in the order in which they first occur."""
     assert texts is not None
     encoded = pa.array(texts, pa.large_string(), from_pandas=False).dictionary_encode()
@@ -177,5 +179,8 @@ def _difference(one: Steps, other: Steps) -> str | None:
     for name, column in one.columns.items():
         found = other.columns[name]
         if column.shape[1:] != found.shape[1:] or (column.dtype == object) != (found.dtype == object):
-            return f"{name!r} is {kind_of(column)} in one and {kind_of(found)} in the other; all must be the same"
+            return (
+                f"{name!r} is {describe_array(column)} in one and {describe_array(found)} in the "
+                "other; all must be the same"
+            )
     return None

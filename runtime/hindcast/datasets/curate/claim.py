@@ -10,9 +10,9 @@ import orjson
 
 from hindcast.datasets.target import Target
 from hindcast.errors import OutputConflict
-from hindcast.formats.dataset_folder.commits import COMMITS, clear
+from hindcast.formats.dataset_folder.commits import COMMITS, clear_dataset
+from hindcast.formats.dataset_folder.folder_owner import read_owner, write_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
-from hindcast.formats.dataset_folder.unfinished import read_mark, write_mark
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
@@ -28,10 +28,10 @@ def claim(target: Target, digest: str) -> None:
     if is_claimed(target, digest):
         return
     if _holds_data(target.folder):
-        clear(target.folder, keep=(LOCK,))
+        clear_dataset(target.folder, keep=(LOCK,))
     made_of = _made_of(target, digest)
     mark = {"resource": "hindcast data", "specHash": _hash(made_of), "spec": made_of}
-    write_mark(target.folder.child(FOLDER), mark)
+    write_owner(target.folder.child(FOLDER), mark)
 
 
 def is_claimed(target: Target, digest: str) -> bool:
@@ -41,13 +41,13 @@ def is_claimed(target: Target, digest: str) -> bool:
         OutputConflict: something else is there.
     """
     folder = target.folder
-    found = read_mark(folder.child(FOLDER))
+    found = read_owner(folder.child(FOLDER))
     if found is not None and found.get("specHash") == _hash(_made_of(target, digest)):
         return True
     if _holds_data(folder):
         if not target.replace:
             raise OutputConflict(f"{folder} holds {_described(found)}: {_WAY_OUT}")
-    elif found is None and any(entry.relative != FOLDER for entry in folder.list()):
+    elif found is None and any(entry.relative_path != FOLDER for entry in folder.list()):
         raise OutputConflict(
             f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
             "what a manifest lists)"

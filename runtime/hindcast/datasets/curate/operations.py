@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from hindcast.datasets.curate.writing import Written, check_target, write
+from hindcast.datasets.curate.writing import WriteResult, check_target, write
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.merged import OnConflict, merge
+from hindcast.datasets.hooks import NO_HOOKS, Hooks
+from hindcast.datasets.merging import OnConflict, merge
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import real_path
 from hindcast.datasets.target import Target
-from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import Location
@@ -23,9 +23,9 @@ _ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "conn
 def convert_data(
     reading: Reading,
     target: Target,
-    watch: Watch = NOBODY,
+    hooks: Hooks = NO_HOOKS,
     choose: Callable[[Dataset], Dataset] = lambda dataset: dataset,
-) -> Written:
+) -> WriteResult:
     """Write all that is read, or the episodes that `choose` gives of them, such as `Dataset.filter` does.
 
     Raises:
@@ -33,37 +33,41 @@ def convert_data(
         UserError: as `write`, and what cannot be read or chosen.
     """
     _refuse_overlap([reading], [target.folder])
-    return _write(choose(open_data(reading, watch=watch)), [reading], target, watch)
+    return _write(choose(open_data(reading, hooks=hooks)), [reading], target, hooks)
 
 
 def merge_data(
-    readings: Sequence[Reading], target: Target, on_conflict: OnConflict = "Refuse", watch: Watch = NOBODY
-) -> Written:
+    readings: Sequence[Reading], target: Target, on_conflict: OnConflict = "Refuse", hooks: Hooks = NO_HOOKS
+) -> WriteResult:
     """Write several sources as one; see `merge`."""
     _refuse_overlap(readings, [target.folder])
-    merged = merge([open_data(reading, watch=watch) for reading in readings], on_conflict)
-    return _write(merged, readings, target, watch)
+    merged = merge([open_data(reading, hooks=hooks) for reading in readings], on_conflict)
+    return _write(merged, readings, target, hooks)
 
 
 def split_data(
     reading: Reading,
-    rest: Target,
-    share: Target,
+    rest_target: Target,
+    fraction_target: Target,
     *,
     fraction: float,
     seed: int = 0,
-    watch: Watch = NOBODY,
-) -> tuple[Written, Written]:
+    hooks: Hooks = NO_HOOKS,
+) -> tuple[WriteResult, WriteResult]:
     """Write a share of the episodes to one folder and the rest to another; see `Dataset.split`."""
-    _refuse_overlap([reading], [rest.folder, share.folder])
-    parts = list(zip(open_data(reading, watch=watch).split(fraction, seed), (rest, share), strict=True))
+    _refuse_overlap([reading], [rest_target.folder, fraction_target.folder])
+    parts = list(
+        zip(
+            open_data(reading, hooks=hooks).split(fraction, seed), (rest_target, fraction_target), strict=True
+        )
+    )
     for part, target in parts:
         check_target(part, target)
-    first, second = (_write(part, [reading], target, watch) for part, target in parts)
+    first, second = (_write(part, [reading], target, hooks) for part, target in parts)
     return first, second
 
 
-def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, watch: Watch) -> Written:
+def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, watch: Hooks) -> WriteResult:
     for note in dataset.notes:
         watch.note(note)
     return write(dataset, target, _origin_of(readings), watch)

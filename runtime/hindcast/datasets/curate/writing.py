@@ -13,19 +13,19 @@ from typing import Any, Literal, NamedTuple
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.claim import claim, is_claimed
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.footers import cache_folder
+from hindcast.datasets.file_index import cache_folder
+from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import listed_files
 from hindcast.datasets.target import Target
-from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
-    clear,
-    files_of,
+    clear_dataset,
+    committed_files,
     read_commits,
     remove_orphans,
     write_commit,
@@ -33,7 +33,7 @@ from hindcast.formats.dataset_folder.commits import (
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.lease import LOCK, sole_writer
-from hindcast.worker_processes import count_workers, each
+from hindcast.worker_processes import choose_num_workers, map_unordered
 
 _RANGE_BYTES = 32 << 20
 _TEXT_GROWS = 4
@@ -41,7 +41,7 @@ _UNITS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class Written:
+class WriteResult:
     """The result of writing.
 
     Attributes:
@@ -81,8 +81,8 @@ def write(
     dataset: Dataset,
     target: Target,
     origin: Mapping[str, Any] | None = None,
-    watch: Watch = NOBODY,
-) -> Written:
+    hooks: Hooks = NO_HOOKS,
+) -> WriteResult:
     """Write all episodes, in order; if a call is stopped, in whatever way, the next one resumes.
 
     Args:
@@ -100,13 +100,13 @@ def write(
     check_target(dataset, target)
     state = target.folder.child(FOLDER)
     with sole_writer(state) as guard:
-        target = replace(target, folder=target.folder.guarded(guard))
+        target = replace(target, folder=target.folder.with_guard(guard))
         claim(target, dataset.digest)
         finished = read_manifest(target.folder) is not None
         if not finished:
-            _write_ranges(dataset, target, watch)
+            _write_ranges(dataset, target, hooks)
         commits = read_commits(target.folder).values()
-        files = files_of(commits)
+        files = committed_files(commits)
         if not finished:
             remove_orphans(target.folder, commits)
             spec = dataset.spec.to_json()
@@ -116,10 +116,10 @@ def write(
         for commit in commits:
             assert commit.content is not None
             content += Content.from_json(commit.content)
-        difference = _verified(dataset.spec, content, target, watch)
+        difference = _verified(dataset.spec, content, target, hooks)
         if difference:
             raise _refusal(target, difference, finished)
-    return Written(
+    return WriteResult(
         state="AlreadyFinished" if finished else "Succeeded",
         folder=str(target.folder),
         format=target.format,
@@ -140,7 +140,7 @@ class _Job(NamedTuple):
     check: Callable[[], None]  # in a worker's process: a copy, which never stops anything
 
 
-def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
+def _write_ranges(dataset: Dataset, target: Target, watch: Hooks) -> None:
     commits = read_commits(target.folder)
     remove_orphans(target.folder, commits.values())
     ranges = _ranges_of(dataset, target)
@@ -148,9 +148,9 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
     done = sum(commit.timesteps for commit in commits.values())
     watch.progress("Writing", done, dataset.num_steps)
     job = _Job(dataset, target, watch.check)
-    workers = count_workers(len(left), dataset.nbytes * len(left) // len(ranges))
+    workers = choose_num_workers(len(left), dataset.nbytes * len(left) // len(ranges))
     has_lost = False
-    for commit, loses_details in each(_make, job, left, workers, watch.check):
+    for commit, loses_details in map_unordered(_make, job, left, workers, watch.check):
         has_lost |= loses_details
         write_commit(target.folder, commit)
         done += commit.timesteps
@@ -165,7 +165,7 @@ def _write_ranges(dataset: Dataset, target: Target, watch: Watch) -> None:
 def _ranges_of(dataset: Dataset, target: Target) -> list[range]:
     """All episodes in ranges, of about the size of a file, that begin and end with units and with full files."""
     least = max(_RANGE_BYTES, target.file_bytes // (_TEXT_GROWS if target.is_text else 1))
-    step = target.rows_per_file if target.is_row_an_episode else None
+    step = target.rows_per_file if target.has_episode_rows else None
     cuts, size, end = [0], 0, 0
     for unit in dataset.units:
         size += unit.nbytes
@@ -192,14 +192,14 @@ def _make(job: _Job, wanted: tuple[int, range]) -> tuple[Commit, bool]:
             read = dataset.read(unit)
             block = read if target.keeps_details else read.without_details()
             loses_details |= block.details is not read.details
-            content += Content.of(block)
+            content += Content.from_block(block)
             yield block
 
     commit = target.write_range(dataset.spec, number, episodes.start, blocks())
     return commit.model_copy(update={"content": content.to_json()}), loses_details
 
 
-def _verified(spec: DataSpec, content: Content, target: Target, watch: Watch) -> str | None:
+def _verified(spec: DataSpec, content: Content, target: Target, watch: Hooks) -> str | None:
     """How what is read back differs from the spec and content that were written, in words; None if it does not.
 
     Raises:
@@ -209,15 +209,15 @@ def _verified(spec: DataSpec, content: Content, target: Target, watch: Watch) ->
         found, units = Content(), range(len(back.units))
         slices = [units[i : i + _UNITS_AT_ONCE] for i in units[::_UNITS_AT_ONCE]]
         watch.progress("Verifying", 0, content.timesteps)
-        workers = count_workers(len(slices), back.nbytes)
-        for part in each(_content_of, back, slices, workers, watch.check):
+        workers = choose_num_workers(len(slices), back.nbytes)
+        for part in map_unordered(_content_of, back, slices, workers, watch.check):
             found += part
             watch.progress("Verifying", min(found.timesteps, content.timesteps), content.timesteps)
         return content.difference(found) or back.spec.difference(spec)
 
 
 @contextmanager
-def _read_back(target: Target, watch: Watch) -> Iterator[Dataset]:
+def _read_back(target: Target, watch: Hooks) -> Iterator[Dataset]:
     """The data in the target's folder, each file compared with its checksum.
 
     Exported layouts are prepared for it, in the cache, like files of other tools.
@@ -232,7 +232,7 @@ def _read_back(target: Target, watch: Watch) -> Iterator[Dataset]:
         watch.check()
         cache = cache_folder().child(f"verify-{uuid.uuid4().hex[:8]}")
         try:
-            yield open_data(Reading((target.folder,)), cache=str(cache), watch=Watch(check=watch.check))
+            yield open_data(Reading((target.folder,)), cache=str(cache), hooks=Hooks(check=watch.check))
         finally:
             cache.delete()
     except DataError as error:
@@ -240,7 +240,7 @@ def _read_back(target: Target, watch: Watch) -> Iterator[Dataset]:
 
 
 def _content_of(dataset: Dataset, units: range) -> Content:
-    return sum((Content.of(dataset.read(dataset.units[number])) for number in units), Content())
+    return sum((Content.from_block(dataset.read(dataset.units[number])) for number in units), Content())
 
 
 def _refusal(target: Target, difference: str, finished: bool) -> DataError:
@@ -248,7 +248,7 @@ def _refusal(target: Target, difference: str, finished: bool) -> DataError:
     what = f"what was read back from {target.folder} has {difference}"
     if finished:
         return DataError(f"{what}: run it again with --replace")
-    clear(target.folder, keep=(LOCK,))
+    clear_dataset(target.folder, keep=(LOCK,))
     return DataError(
         f"{target.format} cannot hold these data: {what}; nothing was kept; choose another format"
     )

@@ -8,25 +8,25 @@ from functools import partial
 from pathlib import Path
 
 from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
-from hindcast.datasets.inspection.summary import DataProblem, Summary, problem_of, worst_first
-from hindcast.datasets.inspection.survey import Described, Finder, compatible, survey
-from hindcast.datasets.prepare.opening import ready
+from hindcast.datasets.inspection.summary import DataProblem, Summary, problem_of, sort_by_severity
+from hindcast.datasets.inspection.survey import DescribedFile, Finder, largest_compatible_group, survey
+from hindcast.datasets.prepare.opening import open_reading
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.prepare.source_files import Found, find, recognised
-from hindcast.datasets.watch import NOBODY, Watch
+from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_files, recognise_formats
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.parquet.opening import NotReadable
+from hindcast.formats.parquet.opening import UnknownLayoutError
 from hindcast.formats.rows import Rows
-from hindcast.formats.spec import DataSpec, leaf_of
+from hindcast.formats.spec import DataSpec, infer_leaf
 from hindcast.storage.location import Location
 
 
 def inspect_data(
-    reading: Reading, *, sample_limit: int | None = SAMPLE_STEPS, watch: Watch = NOBODY
+    reading: Reading, *, sample_limit: int | None = SAMPLE_STEPS, hooks: Hooks = NO_HOOKS
 ) -> Summary:
     """All that is in data, and all that is wrong with them.
 
@@ -41,31 +41,32 @@ def inspect_data(
     """
     finder = Finder()
     try:
-        found = ready(reading, watch=watch, verify=sample_limit is None, look=finder)
+        found = open_reading(reading, hooks=hooks, verify=sample_limit is None, finder=finder)
     except DataError as error:
-        return _file_by_file(reading, finder, error, sample_limit, watch)
+        return _file_by_file(reading, finder, error, sample_limit, hooks)
     notes = [DataProblem(severity="info", message=note) for note in found.notes]
     dataset, problems = survey(found.files, reading.options.columns)
-    progress = partial(watch.progress, "Looking")
-    summary = summarise(dataset, sample_limit, found=[*notes, *problems], progress=progress)
+    progress = partial(hooks.progress, "Looking")
+    summary = summarise(dataset, sample_limit, known_problems=[*notes, *problems], progress=progress)
     if not found.is_prepared:
         return summary
-    known, _ = recognised(find(reading), reading)
+    known, _ = recognise_formats(find_source_files(reading), reading)
     formats = tuple(sorted({one.format.name for one in known}))
     warnings = [
-        DataProblem(severity="warning", kind="incomplete", message=message) for message in found.unfinished
+        DataProblem(severity="warning", kind="incomplete", message=message)
+        for message in found.unfinished_notes
     ]
     return summary.model_copy(
         update={
             "prepared": str(found.paths[0]),
             "layouts": formats or summary.layouts,
-            "problems": worst_first([*warnings, *summary.problems]),
+            "problems": sort_by_severity([*warnings, *summary.problems]),
         }
     )
 
 
 def _file_by_file(
-    reading: Reading, finder: Finder, error: DataError, sample_limit: int | None, watch: Watch
+    reading: Reading, finder: Finder, error: DataError, sample_limit: int | None, watch: Hooks
 ) -> Summary:
     """What is wrong with each file, and the summary of the others.
 
@@ -73,16 +74,18 @@ def _file_by_file(
         DataError: the given error, if there is nothing to add.
     """
     if reading.is_plain:
-        is_foreign = isinstance(finder.error, NotReadable)
+        is_foreign = isinstance(finder.error, UnknownLayoutError)
         if finder.files is not None:
             dataset, problems = survey(finder.files, reading.options.columns)
-            own = summarise(dataset, sample_limit, found=[*finder.problems, *problems])
+            own = summarise(dataset, sample_limit, known_problems=[*finder.problems, *problems])
             if own.episodes or not is_foreign:
                 return own
         elif not is_foreign:
             raise error
     try:
-        is_keyed = any(place.keys for place in find(reading))  # files on their own would lose these
+        is_keyed = any(
+            place.keys for place in find_source_files(reading)
+        )  # files on their own would lose these
         files, problems = _usable(reading) if not is_keyed else ([], [])
     except DataError:
         raise error from None
@@ -90,12 +93,12 @@ def _file_by_file(
         raise error
     if files:
         try:
-            rest = inspect_data(replace(reading, paths=tuple(files)), sample_limit=sample_limit, watch=watch)
+            rest = inspect_data(replace(reading, paths=tuple(files)), sample_limit=sample_limit, hooks=watch)
         except DataError as together:
             problems.append(DataProblem(severity="error", kind="unreadable", message=str(together)))
         else:
-            return rest.model_copy(update={"problems": worst_first([*problems, *rest.problems])})
-    return summarise(EpisodeDataset(DataSpec(), []), found=problems)
+            return rest.model_copy(update={"problems": sort_by_severity([*problems, *rest.problems])})
+    return summarise(EpisodeDataset(DataSpec(), []), known_problems=problems)
 
 
 def _usable(reading: Reading) -> tuple[list[Location], list[DataProblem]]:
@@ -105,19 +108,19 @@ def _usable(reading: Reading) -> tuple[list[Location], list[DataProblem]]:
         DataError: nothing is there.
         StorageError: storage that refuses or fails.
     """
-    known, _ = recognised(find(reading), reading)
-    read: list[Described] = []
+    known, _ = recognise_formats(find_source_files(reading), reading)
+    read: list[DescribedFile] = []
     problems: list[DataProblem] = []
     for one in known:
         try:
             read.append(_read(one))
         except DataError as error:
             problems.append(problem_of(str(one.location), error))
-    numbers, _, differing = compatible(read, widens=True)
+    numbers, _, differing = largest_compatible_group(read, widens=True)
     return [read[i].location for i in numbers], [*problems, *differing]
 
 
-def _read(found: Found) -> Described:
+def _read(found: RecognisedFile) -> DescribedFile:
     """A file's spaces, and the kinds of its columns."""
     form, location, options = found
     spec, steps = form.describe(location), 0
@@ -125,12 +128,12 @@ def _read(found: Found) -> Described:
         for part in form.read(piece, options):
             spec = _with_leaves(spec, part, location)
             steps += part.num_steps if isinstance(part, Block) else len(part)
-    return Described(location, spec, steps)
+    return DescribedFile(location, spec, steps)
 
 
 def _with_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> DataSpec:
-    own = replace(spec, leaves={name: leaf_of(name, column) for name, column in part.columns.items()})
-    difference = spec.difference(own, widens=True) if spec.leaves else None
+    own = replace(spec, leaves={name: infer_leaf(name, column) for name, column in part.columns.items()})
+    difference = spec.difference(own, can_widen=True) if spec.leaves else None
     if difference:
         raise DataError(f"{location} differs from place to place: {difference}")
     return spec.merge(own)

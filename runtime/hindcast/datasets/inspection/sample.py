@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.episode_table import returns_of
+from hindcast.datasets.inspection.leaf_values import LeafValues
 from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity, problem_of
-from hindcast.datasets.inspection.values import LeafValues
-from hindcast.datasets.units import EpisodePlace, Unit
-from hindcast.datasets.validate import Where, check_numbers, check_spec, leaf_spaces_of
+from hindcast.datasets.units import EpisodeLocation, Unit
+from hindcast.datasets.validate import Locator, check_numbers, check_spec, leaf_spaces_of
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError
@@ -73,10 +73,10 @@ class Sample:
         self, dataset: EpisodeDataset, sample_limit: int | None, progress: Progress | None = None
     ) -> None:
         self.dataset = dataset
-        self.ends = EpisodeBounds()
+        self.bounds = EpisodeBounds()
         self.problems: list[DataProblem] = []
         self.returns: list[NDArray[np.float64]] = []
-        self.episodes = self.steps = self.rewarded = 0
+        self.num_episodes = self.num_steps = self.num_rewarded = 0
         spaces = self._leaf_spaces()
         arrays = [name for name, leaf in dataset.spec.leaves.items() if leaf.dtype is not None]
         self.leaves = {
@@ -101,26 +101,26 @@ class Sample:
         if block is None:
             return
         where = partial(self.dataset.locate, unit)
-        self.episodes += block.num_episodes
-        self.steps += block.num_steps
-        self.ends.add(block, where)
+        self.num_episodes += block.num_episodes
+        self.num_steps += block.num_steps
+        self.bounds.add(block, where)
         for leaf in self.leaves.values():
             leaf.add(block, where)
         rewards = block.columns.get(Columns.REWARDS)
         if rewards is not None and rewards.ndim == 1:
             self.returns.append(returns_of(block))
-            self.rewarded += int(np.count_nonzero(np.bincount(block.episode_of_step[rewards != 0])))
+            self.num_rewarded += int(np.count_nonzero(np.bincount(block.episode_of_step[rewards != 0])))
 
     def _add_heads(self, unit: Unit) -> None:
         block = self._block(unit, [])
         if block is not None:
-            self.ends.add(block, partial(self.dataset.locate, unit))
+            self.bounds.add(block, partial(self.dataset.locate, unit))
 
     def _block(self, unit: Unit, columns: Sequence[str] | None) -> Block | None:
         try:
             return self.dataset.read(unit, columns)
         except DataError as error:
-            found = list(self.dataset.unreadable(unit, columns)) or [(unit.parts[0].path, error)]
+            found = list(self.dataset.unreadable_files(unit, columns)) or [(unit.parts[0].path, error)]
             known = {problem.path for problem in self.problems}
             self.problems += [problem_of(path, fault) for path, fault in found if path not in known]
             return None
@@ -144,19 +144,19 @@ class EpisodeBounds:
     """Ids, lengths, flags and beginnings of episodes, one block at a time."""
 
     def __init__(self) -> None:
-        self.episodes = self.terminated = self.truncated = 0
+        self.num_episodes = self.num_terminated = self.num_truncated = 0
         self._counts: Counter[Kind] = Counter()
-        self._firsts: dict[Kind, tuple[EpisodePlace, str]] = {}  # and the episode's id
+        self._firsts: dict[Kind, tuple[EpisodeLocation, str]] = {}  # and the episode's id
         self._ids: list[pa.Array] = []
-        self._blocks: list[tuple[int, Where]] = []  # episodes up to each block's first
+        self._blocks: list[tuple[int, Locator]] = []  # episodes up to each block's first
 
-    def add(self, block: Block, where: Where) -> None:
+    def add(self, block: Block, where: Locator) -> None:
         """The next block's episodes."""
         self._ids.append(pa.array(block.eps_id, pa.large_string()))
-        self._blocks.append((self.episodes, where))
-        self.episodes += block.num_episodes
-        self.terminated += int(block.terminated.sum())
-        self.truncated += int(block.truncated.sum())
+        self._blocks.append((self.num_episodes, where))
+        self.num_episodes += block.num_episodes
+        self.num_terminated += int(block.terminated.sum())
+        self.num_truncated += int(block.truncated.sum())
         kinds: dict[Kind, NDArray[np.bool_]] = {
             "ended-twice": block.terminated & block.truncated,
             "unfinished": ~block.terminated & ~block.truncated,
@@ -177,7 +177,7 @@ class EpisodeBounds:
             if not self._counts[kind]:
                 continue
             place, eps_id = self._firsts[kind]
-            count = f"{formatting.whole(self._counts[kind])} of {formatting.plural(self.episodes, 'episode')}"
+            count = f"{formatting.integer(self._counts[kind])} of {formatting.plural(self.num_episodes, 'episode')}"
             has = "has" if self._counts[kind] == 1 else "have"
             message = f"{count} {has} {what} (first: {eps_id}, {place})"
             yield DataProblem(severity=severity, kind=kind, message=message, path=place.path, row=place.row)
@@ -194,7 +194,7 @@ class EpisodeBounds:
         place = where(second - first)
         occur = "episode id occurs" if len(twice) == 1 else "episode ids occur"
         message = (
-            f"{formatting.whole(len(twice))} {occur} more than once: episodes may be stored twice "
+            f"{formatting.integer(len(twice))} {occur} more than once: episodes may be stored twice "
             f"(first: {twice[0]}, again in {place})"
         )
         yield DataProblem(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.formats.entries import Stored
+from hindcast.formats.entries import JsonModel
 
 _BINS = 20
 _KEPT = 1 << 18
@@ -15,7 +15,7 @@ _KEPT = 1 << 18
 F64 = NDArray[np.float64]
 
 
-class ValueDistribution(Stored):
+class ValueDistribution(JsonModel):
     """How values are spread; values that are not finite are left out.
 
     Attributes:
@@ -39,14 +39,14 @@ class ValueDistribution(Stored):
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, values: NDArray[Any]) -> ValueDistribution | None:
+    def from_values(cls, values: NDArray[Any]) -> ValueDistribution | None:
         """The distribution of an array's elements; None without any finite one."""
         spread = Spread()
         spread.add(values.reshape(-1, 1))
         return next(iter(spread.distributions()), None)
 
 
-class Thinned:
+class ThinnedRows:
     """Rows that arrive in parts; those kept fit a limit: all, or every 2nd, 4th, … of them.
 
     Args:
@@ -84,7 +84,7 @@ class Spread:
     """
 
     def __init__(self) -> None:
-        self._kept = Thinned()
+        self._kept = ThinnedRows()
         self._count: Any = 0
         self._mean: Any = 0.0
         self._squares: Any = 0.0

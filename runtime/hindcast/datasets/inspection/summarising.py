@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.inspection.leaf_values import MAX_VALUES, LeafValues
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
 from hindcast.datasets.inspection.statistics import F64, ValueDistribution
 from hindcast.datasets.inspection.summary import (
@@ -21,20 +22,19 @@ from hindcast.datasets.inspection.summary import (
     ObservationLeaf,
     Origin,
     Summary,
-    worst_first,
+    sort_by_severity,
 )
-from hindcast.datasets.inspection.values import MAX_VALUES, LeafValues
-from hindcast.datasets.validate import LARGEST, leaf_spaces_of
+from hindcast.datasets.validate import LARGEST_FLOAT32, leaf_spaces_of
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import unflatten
-from hindcast.episodes.spaces import space_of, space_to_json
+from hindcast.episodes.spaces import space_from_struct, space_to_json
 from hindcast.formats.spec import DataSpec
 
 Bounds = tuple[Any, Any]
 Spaces = Mapping[str, gym.Space]
 _INT64: Final = np.iinfo(np.int64)
 
-SIDE = 20
+GRID_SIDE = 20
 _NEGLIGIBLE = 1e-3
 
 _MOST_DIMENSIONS = 256
@@ -44,7 +44,7 @@ def summarise(
     dataset: EpisodeDataset,
     sample_limit: int | None = SAMPLE_STEPS,
     *,
-    found: Sequence[DataProblem] = (),
+    known_problems: Sequence[DataProblem] = (),
     progress: Progress | None = None,
 ) -> Summary:
     """Look at a dataset, reading units spread evenly over it one at a time.
@@ -64,7 +64,7 @@ def summarise(
     action_space, action_from = _space(sample, Columns.ACTIONS, spec.action_space)
     rewards = sample.leaves.get(Columns.REWARDS)
     spread = rewards.spread.distributions() if rewards is not None else []
-    checked, lengths = max(1, sample.ends.episodes), [unit.lengths for unit in dataset.units]
+    checked, lengths = max(1, sample.bounds.num_episodes), [unit.lengths for unit in dataset.units]
     observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
     known = leaf_spaces_of(spec, observation_space, action_space)
     return Summary(
@@ -72,7 +72,7 @@ def summarise(
         episodes=dataset.num_episodes,
         timesteps=dataset.num_steps,
         bytes=dataset.nbytes,
-        stored_bytes=dataset.nbytes_stored,
+        stored_bytes=dataset.stored_bytes,
         files=len({part.path for unit in dataset.units for part in unit.parts}),
         digest=dataset.digest,
         environment=spec.environment,
@@ -81,21 +81,25 @@ def summarise(
         observation_space_from=observation_from,
         action_space_from=action_from,
         columns={name: str(leaf) for name, leaf in spec.leaves.items()},
-        sampled_episodes=sample.episodes,
-        sampled_timesteps=sample.steps,
-        checked_episodes=sample.ends.episodes,
-        lengths=ValueDistribution.of(np.concatenate(lengths)) if lengths else None,
-        returns=ValueDistribution.of(np.concatenate(sample.returns)) if sample.returns else None,
+        sampled_episodes=sample.num_episodes,
+        sampled_timesteps=sample.num_steps,
+        checked_episodes=sample.bounds.num_episodes,
+        lengths=ValueDistribution.from_values(np.concatenate(lengths)) if lengths else None,
+        returns=ValueDistribution.from_values(np.concatenate(sample.returns)) if sample.returns else None,
         rewards=spread[0] if spread else None,
-        zero_rewards=rewards.zeros / rewards.rows if rewards is not None and rewards.rows else None,
-        rewarded_episodes=sample.rewarded / sample.episodes if sample.returns and sample.episodes else None,
+        zero_rewards=rewards.num_zeros / rewards.num_rows
+        if rewards is not None and rewards.num_rows
+        else None,
+        rewarded_episodes=sample.num_rewarded / sample.num_episodes
+        if sample.returns and sample.num_episodes
+        else None,
         observations=tuple(_observation_leaves(observations, known)),
         coverage=_coverage(observations, known),
         actions=tuple(_action_leaves(sample, known)),
-        terminated=sample.ends.terminated / checked,
-        truncated=sample.ends.truncated / checked,
+        terminated=sample.bounds.num_terminated / checked,
+        truncated=sample.bounds.num_truncated / checked,
         has_logp=Columns.ACTION_LOGP in spec.leaves,
-        problems=worst_first([*found, *_problems(sample)]),
+        problems=sort_by_severity([*known_problems, *_problems(sample)]),
     )
 
 
@@ -111,16 +115,16 @@ def _observation_leaves(leaves: Sequence[LeafValues], known: Spaces) -> Iterator
     for leaf in leaves:
         if leaf.low is None or leaf.high is None or not leaf.low.size:
             continue
-        low, high = (bound[leaf.shown].astype(np.float64) for bound in (leaf.low, leaf.high))
+        low, high = (bound[leaf.shown_dimensions].astype(np.float64) for bound in (leaf.low, leaf.high))
         own = known.get(leaf.name)
         yield ObservationLeaf(
             name=leaf.name,
             dimensions=leaf.low.size,
-            shown=tuple(leaf.shown.tolist()),
+            shown=tuple(leaf.shown_dimensions.tolist()),
             low=tuple(map(_finite, low)),
             high=tuple(map(_finite, high)),
-            share_of_space=tuple(map(_finite, _shares(low, high, leaf.shown, own))),
-            constant=len(leaf.constant),
+            share_of_space=tuple(map(_finite, _shares(low, high, leaf.shown_dimensions, own))),
+            constant=len(leaf.constant_dimensions),
             values_seen=len(leaf.values) if isinstance(own, spaces.Discrete) else None,
             values=int(own.n) if isinstance(own, spaces.Discrete) else None,
         )
@@ -143,7 +147,7 @@ def _shares(low: F64, high: F64, shown: NDArray[np.int64], space: gym.Space | No
 def _coverage(leaves: Sequence[LeafValues], known: Spaces) -> Coverage | None:
     """Of the observations that all leaves kept, joined; all kept the same ones."""
     metric = [leaf for leaf in leaves if not isinstance(known.get(leaf.name), spaces.Discrete)]
-    kept = [rows for leaf in metric if (rows := leaf.kept.rows) is not None]
+    kept = [rows for leaf in metric if (rows := leaf.sampled_rows.rows) is not None]
     if not kept:
         return None
     joined = np.concatenate(kept, axis=1, dtype=np.float64)
@@ -154,7 +158,7 @@ def _coverage(leaves: Sequence[LeafValues], known: Spaces) -> Coverage | None:
 def _action_leaves(sample: Sample, known: Spaces) -> Iterator[ActionLeaf]:
     for name in leaves_of(Columns.ACTIONS, sample.leaves):
         leaf = sample.leaves[name]
-        if not leaf.rows:
+        if not leaf.num_rows:
             continue
         if isinstance(known.get(name), spaces.Discrete) and len(leaf.values) <= MAX_VALUES:
             yield ActionLeaf(name=name, values=dict(sorted(leaf.values.items())))
@@ -168,12 +172,10 @@ def _problems(sample: Sample) -> Iterator[DataProblem]:
     yield from sample.problems
     for leaf in sample.leaves.values():
         yield from leaf.problems()
-    yield from sample.ends.problems()
+    yield from sample.bounds.problems()
     rewards = sample.leaves.get(Columns.REWARDS)
-    if rewards is not None and rewards.rows and rewards.zeros == rewards.rows:
-        message = (
-            f"all {formatting.whole(rewards.rows)} inspected rewards are 0: returns and values are 0 too"
-        )
+    if rewards is not None and rewards.num_rows and rewards.num_zeros == rewards.num_rows:
+        message = f"all {formatting.integer(rewards.num_rows)} inspected rewards are 0: returns and values are 0 too"
         yield DataProblem(severity="warning", kind="zero-rewards", message=message)
     for note in sample.dataset.notes:
         yield DataProblem(severity="info", kind="note", message=note)
@@ -191,7 +193,7 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
         None if no dimension changes.
     """
     values = np.asarray(observations, dtype=np.float64)
-    values = values[(np.abs(values) <= LARGEST).all(axis=1)]
+    values = values[(np.abs(values) <= LARGEST_FLOAT32).all(axis=1)]
     if not len(values):
         return None
     deviation = values.std(axis=0)
@@ -200,12 +202,12 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
         return None
     scaled = (values[:, changing] - values[:, changing].mean(axis=0)) / deviation[changing]
     places, explained = _principal(scaled)
-    counts = np.histogramdd(places, bins=SIDE)[0].astype(np.int64)
-    grid = counts.reshape(SIDE, -1)
+    counts = np.histogramdd(places, bins=GRID_SIDE)[0].astype(np.int64)
+    grid = counts.reshape(GRID_SIDE, -1)
     shares = counts.ravel()[counts.ravel() > 0] / counts.sum()
     return Coverage(
         observations=len(values),
-        side=SIDE,
+        side=GRID_SIDE,
         occupied=float((counts > 0).mean()),
         evenness=float(-(shares * np.log(shares)).sum() / np.log(counts.size)),
         explained=explained,
@@ -239,7 +241,7 @@ def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gy
         if guessed is None:
             return None
         parts[name] = guessed
-    return space_of(unflatten(parts, column)) if parts else None
+    return space_from_struct(unflatten(parts, column)) if parts else None
 
 
 def _guess_leaf(dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds | None) -> gym.Space | None:

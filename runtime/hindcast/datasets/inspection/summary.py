@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.errors import DataError
-from hindcast.formats.entries import Stored
+from hindcast.formats.entries import JsonModel
 from hindcast.formats.layout import RowError
 
 Origin = Literal["recorded", "guessed"]
@@ -40,7 +40,7 @@ Kind = Literal[
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
-class DataProblem(Stored):
+class DataProblem(JsonModel):
     """Something to know: an "error" stops training, a "warning" may spoil it, an "info" explains.
 
     Attributes:
@@ -66,12 +66,12 @@ def problem_of(path: str, error: DataError) -> DataProblem:
     return DataProblem(severity="error", kind=kind, message=message, path=path, row=row)
 
 
-def worst_first(problems: Iterable[DataProblem]) -> tuple[DataProblem, ...]:
+def sort_by_severity(problems: Iterable[DataProblem]) -> tuple[DataProblem, ...]:
     """Errors, warnings, infos; otherwise in the order given."""
     return tuple(sorted(problems, key=lambda problem: _ORDER[problem.severity]))
 
 
-class ActionLeaf(Stored):
+class ActionLeaf(JsonModel):
     """How one action leaf is used.
 
     Attributes:
@@ -85,7 +85,7 @@ class ActionLeaf(Stored):
     dimensions: tuple[ValueDistribution, ...] = ()
 
 
-class ObservationLeaf(Stored):
+class ObservationLeaf(JsonModel):
     """What one observation leaf ranges over.
 
     Attributes:
@@ -111,7 +111,7 @@ class ObservationLeaf(Stored):
     values: int | None = None
 
 
-class Coverage(Stored):
+class Coverage(JsonModel):
     """How much of the observations' plane is visited: a grid over their first two principal components.
 
     Each dimension is divided by its standard deviation first, so units do not matter. The grid spans what was
@@ -134,7 +134,7 @@ class Coverage(Stored):
     counts: tuple[tuple[int, ...], ...]
 
 
-class Summary(Stored):
+class Summary(JsonModel):
     """A picture of a dataset. Sizes and lengths are of all of it, the rest of the episodes sampled.
 
     Attributes:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import Indexed, index_file
+from hindcast.datasets.file_index import IndexedFile, index_file
 from hindcast.datasets.inspection.summary import DataProblem, Kind, problem_of
-from hindcast.datasets.opening import notes_on_repeated, projected, unfinished_of
-from hindcast.datasets.sources import DataFiles, Reason, check_distinct, find_files, in_threads
-from hindcast.datasets.stitching import drop_repeated, stitch
+from hindcast.datasets.opening import project_columns, repeat_notes, unfinished_notes
+from hindcast.datasets.sources import DataFiles, Reason, check_distinct, find_files, map_in_threads
+from hindcast.datasets.stitching import drop_repeats, stitch
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
@@ -51,7 +51,7 @@ class Finder:
 
 
 def survey(
-    found: DataFiles, columns: Sequence[str] | None = None
+    data_files: DataFiles, columns: Sequence[str] | None = None
 ) -> tuple[EpisodeDataset, list[DataProblem]]:
     """What files hold, and what is wrong with them.
 
@@ -68,15 +68,15 @@ def survey(
         DataError: a file that is named twice, a column that there is not.
         StorageError: storage that refuses or fails.
     """
-    check_distinct(file.location for file in found.indexed)
-    problems = [_unlisted(location) for location in found.unlisted]
+    check_distinct(file.location for file in data_files.indexed_files)
+    problems = [_unlisted(location) for location in data_files.unlisted_files]
     problems += [
         DataProblem(severity="warning", kind="incomplete", message=message)
-        for message in unfinished_of(found.indexed)
+        for message in unfinished_notes(data_files.indexed_files)
     ]
-    files = projected(_as_recorded(found.indexed, problems), columns)
-    described = [Described(file.location, file.spec, file.entry.timesteps) for file in files]
-    numbers, spec, differing = compatible(described)
+    files = project_columns(_as_recorded(data_files.indexed_files, problems), columns)
+    described = [DescribedFile(file.location, file.spec, file.entry.timesteps) for file in files]
+    numbers, spec, differing = largest_compatible_group(described)
     files = [files[number] for number in numbers]
     problems += differing
     for file in files:
@@ -87,16 +87,16 @@ def survey(
             )
     stitched, repeated = stitch(files), 0
     try:
-        stitched, repeated = drop_repeated(stitched, spec)
+        stitched, repeated = drop_repeats(stitched, spec)
     except DataError as error:
         problems.append(DataProblem(severity="error", kind="unreadable", message=str(error)))
-    return EpisodeDataset(spec, stitched, notes=tuple(notes_on_repeated(repeated))), problems
+    return EpisodeDataset(spec, stitched, notes=tuple(repeat_notes(repeated))), problems
 
 
-def _as_recorded(files: Sequence[Indexed], problems: list[DataProblem]) -> list[Indexed]:
+def _as_recorded(files: Sequence[IndexedFile], problems: list[DataProblem]) -> list[IndexedFile]:
     """The files that hold what their manifest or commit says."""
 
-    def difference(file: Indexed) -> tuple[Kind, str] | None:
+    def difference(file: IndexedFile) -> tuple[Kind, str] | None:
         if not file.is_listed:
             return None
         try:
@@ -115,14 +115,14 @@ def _as_recorded(files: Sequence[Indexed], problems: list[DataProblem]) -> list[
             )
         return None
 
-    found = in_threads(difference, files)
+    found = map_in_threads(difference, files)
     problems += [
         _error(what[0], file.location, what[1]) for file, what in zip(files, found, strict=True) if what
     ]
     return [file for file, what in zip(files, found, strict=True) if what is None]
 
 
-def _size(file: Indexed) -> str:
+def _size(file: IndexedFile) -> str:
     return f"{formatting.plural(file.entry.timesteps, 'timestep')} in {formatting.plural(file.entry.rows, 'row')}"
 
 
@@ -138,7 +138,7 @@ def _unlisted(location: Location) -> DataProblem:
     return DataProblem(severity="warning", kind="unlisted", message=message, path=str(location))
 
 
-class Described(NamedTuple):
+class DescribedFile(NamedTuple):
     """A file, what it holds, and how many timesteps."""
 
     location: Location
@@ -146,8 +146,8 @@ class Described(NamedTuple):
     steps: int
 
 
-def compatible(
-    files: Sequence[Described], *, widens: bool = False
+def largest_compatible_group(
+    files: Sequence[DescribedFile], *, widens: bool = False
 ) -> tuple[list[int], DataSpec, list[DataProblem]]:
     """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
 
@@ -160,7 +160,7 @@ def compatible(
     groups: list[tuple[DataSpec, list[int]]] = []
     for number, file in enumerate(files):
         for i, (spec, members) in enumerate(groups):
-            if not spec.difference(file.spec, widens=widens):
+            if not spec.difference(file.spec, can_widen=widens):
                 groups[i] = (spec if spec is file.spec else spec.merge(file.spec), [*members, number])
                 break
         else:
@@ -172,14 +172,14 @@ def compatible(
     )
     usual = files[members[0]].location
     drifts = [
-        _drift(files[i], usual, spec.difference(files[i].spec, widens=widens))
+        _drift(files[i], usual, spec.difference(files[i].spec, can_widen=widens))
         for _, group in others
         for i in group
     ]
     return members, spec, drifts
 
 
-def _drift(file: Described, usual: Location, difference: str | None) -> DataProblem:
+def _drift(file: DescribedFile, usual: Location, difference: str | None) -> DataProblem:
     are = "is" if file.steps == 1 else "are"
     message = (
         f"{file.location} cannot be one dataset with {usual}: {difference}; its "

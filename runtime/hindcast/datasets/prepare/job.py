@@ -16,13 +16,13 @@ from hindcast.api.input import FilterTerm
 from hindcast.datasets.assembly.rules import Rules, refuse_unfinished
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, per_observation, root
+from hindcast.episodes.columns import Columns, is_per_observation, root
 from hindcast.errors import DataError
-from hindcast.formats.columns.steps import actors
+from hindcast.formats.columns.steps import actor_ids
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.rows import ACTORS, Rows
+from hindcast.formats.rows import ACTOR_COLUMNS, Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.filters import passing
+from hindcast.formats.tables.filters import apply_filter
 from hindcast.storage.location import Location
 
 PARTITION_BYTES: Final = 32 << 20
@@ -45,7 +45,7 @@ class Part:
     path: str
     nbytes: int
     options: ReadOptions
-    stored: Callable[[], Iterable[Rows | Block]]
+    read_stored: Callable[[], Iterable[Rows | Block]]
 
     def read(self) -> Iterator[Rows | Block]:
         """Timesteps that pass the filter, in stored order, or complete episodes.
@@ -53,9 +53,9 @@ class Part:
         Raises:
             DataError: damaged data.
         """
-        for found in self.stored():
+        for found in self.read_stored():
             if isinstance(found, Rows):
-                yield found.with_numbers()
+                yield found.squeeze_scalars()
             else:
                 yield _selected(_filtered(found, self.options.filter), self.options.columns)
 
@@ -78,8 +78,8 @@ class Job:
     parts: Sequence[Part]
     rules: Rules
     spec: DataSpec
-    in_order: bool
-    begun: dict[int, Iterator[Rows | Block]] = field(default_factory=dict)
+    is_in_order: bool
+    open_parts: dict[int, Iterator[Rows | Block]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -87,9 +87,9 @@ class Job:
         return sum(part.nbytes for part in self.parts)
 
     @cached_property
-    def partitions(self) -> int:
+    def num_partitions(self) -> int:
         """How many partitions are made, one after another or side by side."""
-        if self.in_order:
+        if self.is_in_order:
             return len(self.bounds) - 1
         return max(1, math.ceil(self.nbytes / PARTITION_BYTES))
 
@@ -106,7 +106,7 @@ class Job:
 
     def read(self, number: int) -> Iterator[Rows | Block]:
         """What a part holds; nothing that is empty."""
-        for found in self.begun.pop(number, None) or self.parts[number].read():
+        for found in self.open_parts.pop(number, None) or self.parts[number].read():
             if isinstance(found, Block):
                 if found.num_episodes:
                     refuse_unfinished(found, self.rules, self.parts[number].path)
@@ -123,12 +123,12 @@ class Job:
         """A part's rows and complete episodes, each with the partition that they go to."""
         for found in self.read(number):
             if isinstance(found, Block):
-                yield number % self.partitions, found
+                yield number % self.num_partitions, found
             else:
-                yield from Steps.of(found, number).split(self.partitions).items()
+                yield from Steps.from_rows(found, number).split(self.num_partitions).items()
 
 
-def begin(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iterator[Rows | Block]]]:
+def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iterator[Rows | Block]]]:
     """The first rows, if they have ids, else None; and what was read for it: see `Job.begun`.
 
     Raises:
@@ -139,7 +139,7 @@ def begin(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iterator[Rows 
         for found in stream:
             begun: dict[int, Iterator[Rows | Block]] = {number: chain([found], stream)}
             if isinstance(found, Rows) and len(found):
-                return None if found.eps_id is None else Steps.of(found, 0), begun
+                return None if found.eps_id is None else Steps.from_rows(found, 0), begun
             if isinstance(found, Block) and found.num_episodes:
                 return None, begun
     return None, {}
@@ -159,7 +159,7 @@ def _filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
     if not terms:
         return block
     table = _table(block, {term.column for term in terms})
-    kept = passing(table, terms, 0)[1]
+    kept = apply_filter(table, terms, 0)[1]
     episode = block.episode_of_step[kept]
     begins = np.ones(len(kept), dtype=np.bool_)
     begins[1:] = (np.diff(kept) != 1) | (np.diff(episode) != 0)
@@ -191,7 +191,7 @@ def _table(block: Block, compared: Collection[str]) -> pa.Table:
     }
     for name, column in block.columns.items():
         if column.ndim == 1:
-            columns[name] = column[block.obs_row] if per_observation(name) else column
-    for name in ACTORS:
-        columns[name] = actors(block, name) if name in compared else pa.nulls(block.num_steps)
+            columns[name] = column[block.obs_row] if is_per_observation(name) else column
+    for name in ACTOR_COLUMNS:
+        columns[name] = actor_ids(block, name) if name in compared else pa.nulls(block.num_steps)
     return pa.table(columns)

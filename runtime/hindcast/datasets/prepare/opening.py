@@ -12,35 +12,35 @@ from typing import Any, Final, NamedTuple
 from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.episode_dataset import EpisodeDataset
-from hindcast.datasets.footers import cache_folder
-from hindcast.datasets.opening import dataset_of, projected
+from hindcast.datasets.file_index import cache_folder
+from hindcast.datasets.hooks import NO_HOOKS, Hooks
+from hindcast.datasets.opening import dataset_of, project_columns
 from hindcast.datasets.prepare.job import Part
-from hindcast.datasets.prepare.making import Maker, Work
-from hindcast.datasets.prepare.other_files import (
-    left_out,
-    left_out_as_no_data,
-    notes_on_others,
-    split_no_data,
-    unknown,
+from hindcast.datasets.prepare.non_data_files import (
+    non_data_note,
+    notes_on_skipped,
+    skipped_note,
+    split_non_data,
+    unknown_format_error,
 )
-from hindcast.datasets.prepare.partitions import notes_of
+from hindcast.datasets.prepare.partitions import read_notes
+from hindcast.datasets.prepare.preparer import Preparer, Work
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import (
-    Found,
-    Place,
-    digest,
-    digest_of,
-    find,
-    recognised,
+    RecognisedFile,
+    SourceFile,
+    files_digest,
+    find_source_files,
+    preparation_digest,
+    recognise_formats,
 )
-from hindcast.datasets.sources import DataFiles, expand, find_files, in_threads
+from hindcast.datasets.sources import DataFiles, expand_glob, find_files, map_in_threads
 from hindcast.datasets.units import Unit
-from hindcast.datasets.watch import NOBODY, Watch
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, OutputConflict
+from hindcast.formats.dataset_folder.folder_owner import describe_unfinished
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.dataset_folder.unfinished import unfinished
-from hindcast.formats.parquet.opening import NotReadable
+from hindcast.formats.parquet.opening import UnknownLayoutError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.lease import sole_writer
@@ -53,7 +53,7 @@ Look = Callable[[Sequence[Location], bool], DataFiles]
 """Finds the files of places that hold complete episodes, as `find_files`; the flag says whether to verify them."""
 
 
-class Ready(NamedTuple):
+class OpenedData(NamedTuple):
     """Data that are open, after they were prepared where that is needed.
 
     Attributes:
@@ -70,7 +70,7 @@ class Ready(NamedTuple):
     files: DataFiles
     dataset: EpisodeDataset
     notes: tuple[str, ...] = ()
-    unfinished: tuple[str, ...] = ()
+    unfinished_notes: tuple[str, ...] = ()
     columns: Sequence[str] | None = None
     is_prepared: bool = False
 
@@ -79,26 +79,26 @@ class Ready(NamedTuple):
         """The paths, for messages."""
         return ", ".join(map(str, self.paths))
 
-    def without(self, leaves: Collection[str]) -> Ready:
+    def without(self, leaves: Collection[str]) -> OpenedData:
         """The same data, as if they did not hold these leaves."""
         columns = [leaf for leaf in self.dataset.spec.leaves if leaf not in leaves]
-        dataset = dataset_of(projected(self.files.indexed, columns), self.name)
+        dataset = dataset_of(project_columns(self.files.indexed_files, columns), self.name)
         return self._replace(dataset=dataset, columns=columns)
 
-    def whole(self) -> EpisodeDataset:
+    def with_all_columns(self) -> EpisodeDataset:
         """The data with all columns that they have.
 
         Raises:
             DataError: files differ in a column that the reading leaves out.
         """
-        return self.dataset if self.columns is None else dataset_of(self.files.indexed, self.name)
+        return self.dataset if self.columns is None else dataset_of(self.files.indexed_files, self.name)
 
 
 def open_data(
     data: Data | Sequence[Data],
     *,
     cache: str | Path | None = None,
-    watch: Watch = NOBODY,
+    hooks: Hooks = NO_HOOKS,
     verify: bool = False,
 ) -> EpisodeDataset:
     """Any data, as one dataset.
@@ -118,14 +118,14 @@ def open_data(
     readings = [one for one in several if isinstance(one, Reading)]
     if paths or not several:
         readings.insert(0, Reading(paths))
-    found = [ready(reading, cache=cache, watch=watch, verify=verify) for reading in readings]
-    dataset = one_dataset(found)
-    notes = [note for one in found for note in (*one.unfinished, *one.notes)]
+    found = [open_reading(reading, cache=cache, hooks=hooks, verify=verify) for reading in readings]
+    dataset = combine_datasets(found)
+    notes = [note for one in found for note in (*one.unfinished_notes, *one.notes)]
     dataset.notes = (*notes, *dataset.notes)
     return dataset
 
 
-def one_dataset(found: Sequence[Ready]) -> EpisodeDataset:
+def combine_datasets(found: Sequence[OpenedData]) -> EpisodeDataset:
     """What several readings found as one dataset, as if one reading had found it.
 
     Raises:
@@ -133,25 +133,25 @@ def one_dataset(found: Sequence[Ready]) -> EpisodeDataset:
     """
     if len(found) == 1:
         return found[0].dataset
-    files = [file for one in found for file in projected(one.files.indexed, one.columns)]
+    files = [file for one in found for file in project_columns(one.files.indexed_files, one.columns)]
     return dataset_of(files, ", ".join(one.name for one in found))
 
 
-def not_in_all(datasets: Sequence[Dataset]) -> set[str]:
+def differing_leaves(datasets: Sequence[Dataset]) -> set[str]:
     """The leaves that some of them have and others lack, such as what only a policy with a distribution records."""
-    first, *others = [one.spec.required for one in datasets]
+    first, *others = [one.spec.required_leaves for one in datasets]
     return first.union(*others) - first.intersection(*others)
 
 
-def ready(
+def open_reading(
     reading: Reading,
     *,
     cache: str | Path | None = None,
-    watch: Watch = NOBODY,
+    hooks: Hooks = NO_HOOKS,
     ray_options: Mapping[str, Any] | None = None,
     verify: bool = False,
-    look: Look = find_files,
-) -> Ready:
+    finder: Look = find_files,
+) -> OpenedData:
     """Open what a reading names, prepared where that is needed: the one way to data of any kind.
 
     Complete episodes in order are left where they are. All else becomes a dataset in the cache, once:
@@ -170,27 +170,27 @@ def ready(
         DataError: as `open_data`.
         StorageError: storage that refuses or fails.
     """
-    maker = Maker(reading, watch, ray_options or {})
+    maker = Preparer(reading, hooks, ray_options or {})
     home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     if reading.format not in ("Auto", "Parquet") or reading.options.schema:
         return _foreign(maker, home, None, verify)
     where = ", ".join(map(str, reading.locations))
     try:
-        files = look(reading.locations, verify)
-    except NotReadable as error:
+        files = finder(reading.locations, verify)
+    except UnknownLayoutError as error:
         return _foreign(maker, home, error, verify)
     columns = reading.options.columns if reading.is_plain else None
-    dataset = dataset_of(projected(files.indexed, columns), where)
+    dataset = dataset_of(project_columns(files.indexed_files, columns), where)
     check_options("Parquet", reading.options.options, ())
-    if dataset.repeated and reading.prepare.duplicates == "Refuse":
+    if dataset.num_repeated and reading.prepare.duplicates == "Refuse":
         raise DataError(
-            f"{where} has {formatting.plural(dataset.repeated, 'stored episode')} "
+            f"{where} has {formatting.plural(dataset.num_repeated, 'stored episode')} "
             "of the id and the content of another, and prepare.duplicates is Refuse"
         )
-    others = notes_on_others(files, where, reading)
+    others = notes_on_skipped(files, where, reading)
     if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
-        return Ready(list(reading.paths), files, dataset, others, columns=columns)
-    folder = home.child(digest_of([dataset.digest], reading))
+        return OpenedData(list(reading.paths), files, dataset, others, columns=columns)
+    folder = home.child(preparation_digest([dataset.digest], reading))
     found = _prepared(folder, lambda: _stored(dataset, reading), maker, verify)
     return found._replace(notes=(*found.notes, *others))
 
@@ -207,69 +207,71 @@ def _episodes(dataset: Dataset, unit: Unit) -> list[Block]:
     return [dataset.read(unit)]
 
 
-def _foreign(maker: Maker, home: Location, error: DataError | None, verify: bool) -> Ready:
-    found = find(maker.reading)
-    folder = home.child(digest(found, maker.reading))
+def _foreign(maker: Preparer, home: Location, error: DataError | None, verify: bool) -> OpenedData:
+    found = find_source_files(maker.reading)
+    folder = home.child(files_digest(found, maker.reading))
     prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker, verify)
     files = {place.location.path for place in found if place.is_named}
-    places = [place for location in maker.reading.locations for place in expand(location)]
+    places = [place for location in maker.reading.locations for place in expand_glob(location)]
     folders = [place for place in places if place.path not in files]
-    return prepared._replace(unfinished=tuple(filter(None, map(unfinished, folders))))
+    return prepared._replace(unfinished_notes=tuple(filter(None, map(describe_unfinished, folders))))
 
 
-def _pieces(found: list[Place], reading: Reading, error: DataError | None) -> Work:
+def _pieces(found: list[SourceFile], reading: Reading, error: DataError | None) -> Work:
     """The pieces of foreign files.
 
     Raises:
         DataError: none of them is of a known format.
     """
-    known, others = recognised(found, reading)
+    known, others = recognise_formats(found, reading)
     named = [place.location for place in found if place.is_named and place.location in others]
     if named and reading.format == "Auto":
-        raise unknown(named[0])
+        raise unknown_format_error(named[0])
     if not known or named:
         file = (named or others or [place.location for place in found])[0]
         raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
-    known, no_data = split_no_data(known, [place.location for place in found if place.is_named])
-    pieces = in_threads(lambda one: one.format.pieces(one.location, one.options), known)
-    specs = in_threads(lambda one: one.format.describe(one.location), known)
+    known, no_data = split_non_data(known, [place.location for place in found if place.is_named])
+    pieces = map_in_threads(lambda one: one.format.pieces(one.location, one.options), known)
+    specs = map_in_threads(lambda one: one.format.describe(one.location), known)
     parts = [
         Part(str(piece.location), piece.nbytes, one.options, partial(one.format.read, piece, one.options))
         for one, own in zip(known, pieces, strict=True)
         for piece in own
     ]
     notes = dict.fromkeys(note for one in known for note in one.format.notes(one.location, one.options))
-    spec = DataSpec.common((one.location, own) for one, own in zip(known, specs, strict=True))
+    spec = DataSpec.merge_all((one.location, own) for one, own in zip(known, specs, strict=True))
     return Work(parts, spec, (*_notes(known, others, no_data), *notes))
 
 
 def _notes(
-    known: Sequence[Found], others: Sequence[Location], no_data: Sequence[Location]
+    known: Sequence[RecognisedFile], others: Sequence[Location], no_data: Sequence[Location]
 ) -> tuple[str, ...]:
     formats = ", ".join(sorted({one.format.name for one in known}))
     return (
         f"read {formatting.plural(len(known), 'file')} as {formats}",
-        *((left_out(others, "of no known format"),) if others else ()),
-        *((left_out_as_no_data(no_data),) if no_data else ()),
+        *((skipped_note(others, "of no known format"),) if others else ()),
+        *((non_data_note(no_data),) if no_data else ()),
     )
 
 
-def _prepared(folder: Location, look: Callable[[], Work], maker: Maker, verify: bool) -> Ready:
+def _prepared(folder: Location, look: Callable[[], Work], maker: Preparer, verify: bool) -> OpenedData:
     """What is in the folder, once it is complete: made here, or by another process."""
     is_waiting = False
-    while (notes := notes_of(folder)) is None:
+    while (notes := read_notes(folder)) is None:
         try:
             with sole_writer(folder.child(FOLDER)) as guard:
-                if notes_of(folder) is None:
-                    maker.make(folder.guarded(guard), look())
+                if read_notes(folder) is None:
+                    maker.prepare(folder.with_guard(guard), look())
         except OutputConflict as error:
             if not is_waiting:
-                maker.watch.note(f"waiting for data that another process is preparing: {error}")
+                maker.hooks.note(f"waiting for data that another process is preparing: {error}")
             is_waiting = True
-            maker.watch.check()
+            maker.hooks.check()
             time.sleep(_LOOK_S)
     columns = maker.reading.options.columns
     found = find_files([resolve(folder.uri)], verify)
-    files = found._replace(indexed=[one._replace(origin=maker.reading.name) for one in found.indexed])
-    dataset = dataset_of(projected(files.indexed, columns), maker.reading.name)
-    return Ready([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)
+    files = found._replace(
+        indexed_files=[one._replace(origin=maker.reading.name) for one in found.indexed_files]
+    )
+    dataset = dataset_of(project_columns(files.indexed_files, columns), maker.reading.name)
+    return OpenedData([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)

@@ -14,16 +14,16 @@ import orjson
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.rules import Findings, keep_whole_episodes
 from hindcast.datasets.assembly.steps import Steps
-from hindcast.datasets.prepare.in_order import cut_in_order, whole_episodes
 from hindcast.datasets.prepare.job import Job
+from hindcast.datasets.prepare.stored_order import assign_episode_ids, cut_partitions
 from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
     commit_location,
-    committed,
-    files_of,
+    committed_files,
+    committed_ranges,
     remove_orphans,
     write_commit,
 )
@@ -31,14 +31,14 @@ from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, wr
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
-PREPARED: Final = "prepared.json"
+PREPARED_FILE: Final = "prepared.json"
 NOTE_ON_ACTIONS: Final = (
     "actions are read in the environment's units; if they are in [-1, 1], set actionsNormalized: true"
 )
 _DIGEST_BYTES: Final = 8
 
 
-class Made(Commit):
+class PartitionCommit(Commit):
     """The commit of a partition. It also says what its files hold, so that both change together.
 
     Attributes:
@@ -54,12 +54,12 @@ class Made(Commit):
     remedy: ClassVar[str] = "delete {folder}, which is then made again"
 
 
-def missing(job: Job) -> list[int]:
+def missing_partitions(job: Job) -> list[int]:
     """The partitions that are still to be made, ascending."""
-    return sorted(set(range(job.partitions)).difference(committed(job.folder)))
+    return sorted(set(range(job.num_partitions)).difference(committed_ranges(job.folder)))
 
 
-def make_in_order(job: Job, numbers: Sequence[int]) -> Iterator[int]:
+def make_ordered_partitions(job: Job, numbers: Sequence[int]) -> Iterator[int]:
     """Make partitions of rows and episodes in stored order; gives the number of each that is made.
 
     Args:
@@ -72,7 +72,7 @@ def make_in_order(job: Job, numbers: Sequence[int]) -> Iterator[int]:
     """
     for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
         own = [number for _, number in run]
-        for number, found in cut_in_order(job, own[0], own[-1] + 1):
+        for number, found in cut_partitions(job, own[0], own[-1] + 1):
             make_partition(job, number, found)
             yield number
 
@@ -94,23 +94,23 @@ def make_partition(job: Job, number: int, found: Sequence[Steps | Block]) -> Non
     ids = ""
     if rows:
         steps = Steps.concat(rows, job.rules.paths)
-        if job.in_order:
-            steps = whole_episodes(steps, job)
+        if job.is_in_order:
+            steps = assign_episode_ids(steps, job)
             ids = _digests(steps) if job.rules.is_grouped else ""
         whole.append(assemble(steps, job.rules))
     blocks = [block for block, _ in whole if block is not None]
     spec = None
     if blocks:
         blocks = [_together(blocks)]
-        spec = replace(job.spec, leaves=DataSpec.of_block(blocks[0]).leaves)
-    _write(job.folder, number, spec, blocks, Findings.merged([finding for _, finding in whole]), ids=ids)
+        spec = replace(job.spec, leaves=DataSpec.from_block(blocks[0]).leaves)
+    _write(job.folder, number, spec, blocks, Findings.merge([finding for _, finding in whole]), ids=ids)
 
 
-def is_any_apart(folder: Location, partitions: int) -> bool:
+def has_split_episodes(folder: Location, partitions: int) -> bool:
     """Whether rows of one id are in several partitions that were cut from rows in stored order."""
     seen: set[str] = set()
     for number in range(partitions):
-        ids = Made.read(folder, number).ids
+        ids = PartitionCommit.read(folder, number).ids
         own = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
         if not seen.isdisjoint(own):
             return True
@@ -126,16 +126,18 @@ def _write(
     found: Findings,
     *,
     ids: str = "",
-) -> Made:
+) -> PartitionCommit:
     """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
     written = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
-    commit = Made(**dict(written), spec=None if spec is None else spec.to_json(), findings=found, ids=ids)
+    commit = PartitionCommit(
+        **dict(written), spec=None if spec is None else spec.to_json(), findings=found, ids=ids
+    )
     write_commit(folder, commit)
     return commit
 
 
 def _digests(steps: Steps) -> str:
-    used = steps.names[np.unique(steps.episode)].tolist()
+    used = steps.episode_ids[np.unique(steps.episode)].tolist()
     return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used)
 
 
@@ -152,27 +154,27 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     Raises:
         DataError: partitions that do not make one dataset, or no episodes.
     """
-    commits = [Made.read(job.folder, number) for number in range(job.partitions)]
-    findings = Findings.merged([commit.findings for commit in commits])
+    commits = [PartitionCommit.read(job.folder, number) for number in range(job.num_partitions)]
+    findings = Findings.merge([commit.findings for commit in commits])
     if not findings.timesteps:
         wanted = "pass `filter`" if job.rules.is_filtered else "make an episode"
         raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {wanted}")
     spec = _common(commits)
     commits = [_widened(job.folder, commit, spec) for commit in commits]
-    files = files_of(commits)
+    files = committed_files(commits)
     document = {
         "notes": [*findings.sentences(), *notes, *_note_on_actions(spec)],
         "findings": findings.to_json(),
         "files": list(dict.fromkeys(part.path for part in job.parts)),
-        "partitions": job.partitions,
+        "partitions": job.num_partitions,
     }
-    job.folder.child(PREPARED).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    job.folder.child(PREPARED_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     if job.folder.is_local:  # elsewhere another machine may be writing
         remove_orphans(job.folder, commits)
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
 
-def notes_of(folder: Location) -> tuple[str, ...] | None:
+def read_notes(folder: Location) -> tuple[str, ...] | None:
     """What preparing a finished folder found; None if it is not finished.
 
     Raises:
@@ -180,7 +182,7 @@ def notes_of(folder: Location) -> tuple[str, ...] | None:
     """
     if read_manifest(folder) is None:
         return None
-    return tuple(orjson.loads(folder.child(PREPARED).read_bytes())["notes"])
+    return tuple(orjson.loads(folder.child(PREPARED_FILE).read_bytes())["notes"])
 
 
 def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
@@ -189,7 +191,7 @@ def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
     return (NOTE_ON_ACTIONS,)
 
 
-def _common(commits: Sequence[Made]) -> DataSpec:
+def _common(commits: Sequence[PartitionCommit]) -> DataSpec:
     """What all partitions can be stored as: numbers in the narrowest dtype that holds those of each."""
     specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
     common = specs[0]
@@ -212,12 +214,12 @@ def _wider(name: str, one: Leaf, other: Leaf) -> Leaf:
     return Leaf(np.result_type(one.dtype, other.dtype), one.shape)
 
 
-def _widened(folder: Location, commit: Made, spec: DataSpec) -> Made:
+def _widened(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
     """The partition in the dtypes of all, rewritten if necessary."""
     if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
         return commit
     own = DataSpec.from_json(commit.spec)
-    blocks = [_cast(block, spec) for block in Target(folder).blocks(own, commit.files)]
+    blocks = [_cast(block, spec) for block in Target(folder).read_blocks(own, commit.files)]
     return _write(folder, commit.range, spec, blocks, commit.findings)
 
 

@@ -25,10 +25,18 @@ import ray
 from ray import cloudpickle
 
 from hindcast.datasets.prepare.job import Job, Progress
-from hindcast.datasets.prepare.partitions import make_in_order, make_partition, missing
-from hindcast.errors import OutOfMemory, SpecError, UserError, WorkerLost, caught, first_line, raised
-from hindcast.ray_session import connected
-from hindcast.user_code import given, take
+from hindcast.datasets.prepare.partitions import make_ordered_partitions, make_partition, missing_partitions
+from hindcast.errors import (
+    OutOfMemory,
+    SpecError,
+    UserError,
+    WorkerLost,
+    catch_user_error,
+    first_line,
+    unwrap,
+)
+from hindcast.ray_session import ray_connection
+from hindcast.user_code import registered_objects, restore_objects
 
 _NUMBER: Final = "number"
 _CELL: Final = "cell"
@@ -41,7 +49,7 @@ Execution = tuple[Iterator[Any], Callable[[], None]]
 """What is made, or the user's mistake, as tasks end; and what ends them all."""
 
 
-def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
+def prepare_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
     """Make all partitions that are not made, on the Ray that is connected, else on one of this machine.
 
     Args:
@@ -55,15 +63,15 @@ def make_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) ->
         StorageError: it cannot be written.
         WorkerLost: tasks keep dying.
     """
-    todo = missing(job)
+    todo = missing_partitions(job)
     if not todo:
         return
-    job.begun.clear()  # it does not pickle
-    with connected(num_cpus=len(os.sched_getaffinity(0))):
+    job.open_parts.clear()  # it does not pickle
+    with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         try:
             # As bytes: Ray would repeat a task forever whose argument cannot be unpickled, without a word.
-            packed = ray.put(cloudpickle.dumps((job, given())))
-            execute = _in_order if job.in_order else _shuffle
+            packed = ray.put(cloudpickle.dumps((job, registered_objects())))
+            execute = _in_order if job.is_in_order else _shuffle
             _follow(job, todo, progress, execute(packed, job, todo, remote_args))
         except ray.exceptions.RayError as error:
             raise _lost(error) from error
@@ -78,11 +86,11 @@ def _follow(job: Job, todo: list[int], progress: Progress, execution: Execution)
             while True:
                 waiting = waiter.submit(next, results, None)
                 while not wait([waiting], max(due - time.monotonic(), 0.0)).done:
-                    progress(len(todo) - len(missing(job)), len(todo))
+                    progress(len(todo) - len(missing_partitions(job)), len(todo))
                     due = time.monotonic() + _LOOK_S
                 if (result := waiting.result()) is None:
                     break
-                raised(result)
+                unwrap(result)
         finally:
             end()
     progress(len(todo), len(todo))
@@ -118,9 +126,11 @@ def _make_in_order(packed: bytes, numbers: list[int]) -> list[int] | UserError:
 
     def make_all() -> list[int]:
         job = _job(packed)
-        return list(make_in_order(job, [number for number in missing(job) if number in numbers]))
+        return list(
+            make_ordered_partitions(job, [number for number in missing_partitions(job) if number in numbers])
+        )
 
-    return caught(make_all)
+    return catch_user_error(make_all)
 
 
 def _shuffle(packed: Any, job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
@@ -172,7 +182,7 @@ def _job(packed: bytes) -> Job:
             f"processes that prepare the data cannot import {error.name!r}, where a class or function that you passed "
             "is defined: install it there, or put its folder on PYTHONPATH"
         ) from error
-    take(objects)
+    restore_objects(objects)
     return job
 
 
@@ -205,11 +215,12 @@ def _make(chunks: pa.Table, job_of_all: list[Any], _: frozenset[int]) -> pa.Tabl
 
     def make_one(number: int) -> int:
         found = _unpacked(chunks.filter(pc.equal(chunks[_NUMBER], number)))
-        make_partition(_job(ray.get(job_of_all[0])), number, [raised(part) for part in found])
+        make_partition(_job(ray.get(job_of_all[0])), number, [unwrap(part) for part in found])
         return number
 
     return _table(
-        (number, caught(partial(make_one, number))) for number in chunks[_NUMBER].unique().to_pylist()
+        (number, catch_user_error(partial(make_one, number)))
+        for number in chunks[_NUMBER].unique().to_pylist()
     )
 
 

@@ -33,7 +33,7 @@ class Reading:
     filesystem: object | None = None
 
     @classmethod
-    def of(
+    def from_input(
         cls,
         source: InputSource,
         path: str,
@@ -59,7 +59,7 @@ class Reading:
             options=source.read_options,
             mapper=mapper,
             mapper_kwargs=mapper_kwargs or {},
-            mapper_given=mapper_given or {},
+            mapper_training=mapper_given or {},
         )
         return cls((path,), source.format, options, source.prepare, source.actions_normalized)
 

@@ -13,14 +13,14 @@ import orjson
 import pyarrow as pa
 
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.sources import base_of, check_distinct, expand, in_threads, listed_files
+from hindcast.datasets.sources import check_distinct, expand_glob, glob_base, listed_files, map_in_threads
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.commits import exported_recording
-from hindcast.formats.dataset_folder.unfinished import MARK, read_mark
+from hindcast.formats.dataset_folder.commits import read_exported_manifest
+from hindcast.formats.dataset_folder.folder_owner import OWNER_FILE, read_owner
 from hindcast.formats.format import Format, ReadOptions, is_hidden
-from hindcast.formats.media.mapping import mapper_source
-from hindcast.formats.registry import FORMATS, format_of, places
-from hindcast.storage.location import Entry, Location, broken_links, missing
+from hindcast.formats.media.mapping import mapper_digest
+from hindcast.formats.registry import FORMATS, detect_format, find_locations
+from hindcast.storage.location import Entry, Location, broken_links, missing_error
 from hindcast.user_code import import_object, source_digest
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -28,11 +28,11 @@ VERSION: Final = 3
 """Of what prepare makes: raised when the same files would become other episodes, or commits others."""
 _MAPPED: Final = ("Text", "Images", "Binary")
 _ENDS: Final = 64 << 10
-_RUN_MARK: Final = re.compile(rf"(r\d+/)?{re.escape(MARK)}")
+_RUN_MARK: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
 _WHOLE: Final = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
-class Place(NamedTuple):
+class SourceFile(NamedTuple):
     """A file, or a folder that is read as one.
 
     Attributes:
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     keys: Mapping[str, str | None] = {}
 
 
-class Found(NamedTuple):
+class RecognisedFile(NamedTuple):
     """A place, what it is, and how it is read."""
 
     format: Format
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     options: ReadOptions
 
 
-def find(reading: Reading) -> list[Place]:
+def find_source_files(reading: Reading) -> list[SourceFile]:
     """The places that the paths name, in order.
 
     Raises:
@@ -66,16 +66,18 @@ def find(reading: Reading) -> list[Place]:
     return found
 
 
-def recognised(found: list[Place], reading: Reading) -> tuple[list[Found], list[Location]]:
+def recognise_formats(
+    found: list[SourceFile], reading: Reading
+) -> tuple[list[RecognisedFile], list[Location]]:
     """The places with their formats, and those of no known format in folders of data.
 
     Raises:
         DataError: a file that was named and is of no known format.
     """
-    formats = in_threads(lambda place: _format(place, reading), found)
+    formats = map_in_threads(lambda place: _format(place, reading), found)
     types = _key_types(found)
     known = [
-        Found(form, place.location, _with_keys(reading.options, place, types))
+        RecognisedFile(form, place.location, _with_keys(reading.options, place, types))
         for place, form in zip(found, formats, strict=True)
         if form is not None
     ]
@@ -83,7 +85,7 @@ def recognised(found: list[Place], reading: Reading) -> tuple[list[Found], list[
     return known, others
 
 
-def _key_types(found: list[Place]) -> dict[str, pa.DataType]:
+def _key_types(found: list[SourceFile]) -> dict[str, pa.DataType]:
     """Of each key: int64 where all its values are whole numbers as they would be written, else text."""
     values: dict[str, list[str]] = {}
     for place in found:
@@ -95,21 +97,21 @@ def _key_types(found: list[Place]) -> dict[str, pa.DataType]:
     }
 
 
-def _with_keys(options: ReadOptions, place: Place, types: Mapping[str, pa.DataType]) -> ReadOptions:
+def _with_keys(options: ReadOptions, place: SourceFile, types: Mapping[str, pa.DataType]) -> ReadOptions:
     if not place.keys:
         return options
     keys = {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in place.keys.items()}
     return replace(options, keys=keys)
 
 
-def digest(found: list[Place], reading: Reading) -> str:
+def files_digest(found: list[SourceFile], reading: Reading) -> str:
     """sha256 (hex) of what prepare is given: files as they are, and options."""
-    prints = in_threads(lambda place: fingerprints(place.location), found)
+    prints = map_in_threads(lambda place: fingerprints(place.location), found)
     keys = [f"{number} {dict(place.keys)}" for number, place in enumerate(found) if place.keys]
-    return digest_of([*(one for several in prints for one in several), *keys], reading)
+    return preparation_digest([*(one for several in prints for one in several), *keys], reading)
 
 
-def digest_of(data: list[str], reading: Reading) -> str:
+def preparation_digest(data: list[str], reading: Reading) -> str:
     """sha256 (hex) of what identifies data, and of the options; the code of a class among them counts."""
     options = reading.options
     document = {
@@ -125,11 +127,11 @@ def digest_of(data: list[str], reading: Reading) -> str:
         "ignoreFinalObservation": options.ignore_final_observation,
         "options": dict(options.options),
         "mapper": options.mapper,
-        "mapperSource": mapper_source(options),
+        "mapperSource": mapper_digest(options),
         "mapperKwargs": dict(options.mapper_kwargs),
         # Options that came later count where they are set, so that what was prepared before them stays found.
         **({"cutOffSteps": "Drop"} if reading.prepare.cut_off_steps == "Drop" else {}),
-        **({"mapperGiven": dict(options.mapper_given)} if options.mapper_given else {}),
+        **({"mapperGiven": dict(options.mapper_training)} if options.mapper_training else {}),
         **_method_source(options),
     }
     text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=repr)
@@ -148,7 +150,7 @@ def fingerprints(location: Location) -> list[str]:
     """Path, size and time of change of a file, or of each in a folder; both ends if there is no such time."""
     if location.is_folder():
         return [
-            _fingerprint(entry.location, entry.size, entry.modified)
+            _fingerprint(entry.location, entry.size, entry.modified_ns)
             for entry in location.files(recursive=True)
         ]
     info = location.info()
@@ -164,49 +166,49 @@ def _fingerprint(location: Location, size: int, modified: int | None) -> str:
         return f"{location.path} {size} {hashlib.sha256(head + stream.read()).hexdigest()}"
 
 
-def _places(reading: Reading, location: Location) -> Iterator[Place]:
-    base = base_of(location)
-    for place in expand(location):
+def _places(reading: Reading, location: Location) -> Iterator[SourceFile]:
+    base = glob_base(location)
+    for place in expand_glob(location):
         if not place.exists():
-            raise missing(place)
+            raise missing_error(place)
         if not place.is_folder():
-            yield Place(place, is_named=True, keys=keys_below(base, place))
+            yield SourceFile(place, is_named=True, keys=hive_keys(base, place))
             continue
-        exported = exported_recording(place)
+        exported = read_exported_manifest(place)
         if exported is not None:
             listed = listed_files(place, exported.files)
-            yield from (Place(place.child(file.path), is_named=False) for file in listed)
+            yield from (SourceFile(place.child(file.path), is_named=False) for file in listed)
             continue
         entries = place.list(recursive=True)
         _refuse_runs(entries)
-        for link in broken_links(entry for entry in entries if not is_hidden(entry.relative)):
-            raise missing(link)
-        inside = places(entries, reading.format)
+        for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
+            raise missing_error(link)
+        inside = find_locations(entries, reading.format)
         if not inside:
             raise DataError(f"{place} holds no files")
-        yield from (Place(one, is_named=False, keys=keys_below(base, one)) for one in inside)
+        yield from (SourceFile(one, is_named=False, keys=hive_keys(base, one)) for one in inside)
 
 
 def _refuse_runs(entries: Sequence[Entry]) -> None:
     """Refuse the folder of a training's run, or of its runs: results and checkpoints are not data."""
-    for run in [entry.location.parent() for entry in entries if _RUN_MARK.fullmatch(entry.relative)]:
-        resource = str((read_mark(run) or {}).get("resource"))
+    for run in [entry.location.parent() for entry in entries if _RUN_MARK.fullmatch(entry.relative_path)]:
+        resource = str((read_owner(run) or {}).get("resource"))
         if resource.startswith("OfflineTraining/"):
             raise DataError(
                 f"{run} is a run of {resource}, not data: name a dataset, such as one that it was trained on"
             )
 
 
-def _format(place: Place, reading: Reading) -> Format | None:
+def _format(place: SourceFile, reading: Reading) -> Format | None:
     if reading.format != "Auto":
         form = FORMATS[reading.format]
         return form if place.is_named or form.recognises(place.location) else None
-    found = format_of(place.location)
+    found = detect_format(place.location)
     is_unmapped = found is not None and found.name in _MAPPED and reading.options.mapper is None
     return None if is_unmapped else found
 
 
-def keys_below(base: Location, location: Location) -> dict[str, str | None]:
+def hive_keys(base: Location, location: Location) -> dict[str, str | None]:
     """Name -> value (None: null) of the folders between `base`, which the user named, and a location below it."""
     folders = location.path[len(base.path) :].strip("/").split("/")[:-1]
     parts = [folder.partition("=") for folder in folders]

@@ -19,15 +19,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block, Bool
-from hindcast.episodes.columns import DETAILS, Columns, per_observation
-from hindcast.episodes.details import NOTHING
+from hindcast.episodes.columns import DETAILS, Columns, is_per_observation
+from hindcast.episodes.details import NO_DETAILS
 from hindcast.errors import DataError
 from hindcast.formats.data_file import EncodedEpisodes
-from hindcast.formats.layout import CellError, Contents, bytes_of, first_true, refuse_null
-from hindcast.formats.parquet.description import describe, described
+from hindcast.formats.layout import CellError, Contents, binary_buffers, first_true, refuse_null
+from hindcast.formats.parquet.description import description_metadata, read_description
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.parquet.fragments import find_continued
-from hindcast.formats.rows import ACTORS
+from hindcast.formats.rows import ACTOR_COLUMNS
 from hindcast.formats.spec import DataSpec, Leaf
 
 ARROW_EPISODES: Final = "episodes/arrow"
@@ -48,9 +48,9 @@ _READ_ALWAYS = (Columns.EPS_ID, "t_started", "length", "terminated", "truncated"
 class ArrowEpisodes:
     """How files of this layout are opened (a `Layout`)."""
 
-    def contents(self, file: pq.ParquetFile) -> Contents:
+    def read_contents(self, file: pq.ParquetFile) -> Contents:
         """See `Layout.contents`: from the metadata and two small columns."""
-        description = described(file.schema_arrow)
+        description = read_description(file.schema_arrow)
         assert description is not None  # it says that the layout is this one
         absent = sorted({*description.spec.leaves, *EPISODE_COLUMNS} - set(file.schema_arrow.names))
         if absent:
@@ -81,7 +81,7 @@ class ArrowEpisodes:
             raise CellError(row, f"length is {length[row]}: expected 0 or more")
         columns: dict[str, NDArray[Any]] = {}
         for name in leaves:
-            leaf, counts = spec.leaves[name], length + per_observation(name)
+            leaf, counts = spec.leaves[name], length + is_per_observation(name)
             if leaf.kind == "json" and name not in table.column_names:
                 columns[name] = np.full(int(counts.sum()), "", dtype=object)
             else:
@@ -104,44 +104,46 @@ class ArrowEncoder(ParquetEncoder):
             )
         leaves = [pa.field(name, pa.large_binary(), nullable=False) for name in spec.leaves]
         self._spec = spec
-        self._schema = pa.schema([*EPISODE_FIELDS, *leaves], metadata=describe(ARROW_EPISODES, spec))
+        self._schema = pa.schema(
+            [*EPISODE_FIELDS, *leaves], metadata=description_metadata(ARROW_EPISODES, spec)
+        )
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`; fixed-shape columns are not copied, a JSON leaf that the block lacks is empty."""
         self._spec.check_names(block)
-        columns = dict.fromkeys(ACTORS, pa.nulls(block.num_episodes, pa.string()))
+        columns = dict.fromkeys(ACTOR_COLUMNS, pa.nulls(block.num_episodes, pa.string()))
         columns |= {name: getattr(block, name) for name in _READ_ALWAYS}
         columns |= {name: _encode_leaf(name, block, self._spec) for name in self._spec.leaves}
         table = pa.Table.from_pydict(columns, self._schema)
         if block.details is not None and block.details.any():
             texts = pa.array([text or None for text in block.details], pa.string())
             table = table.append_column(DETAILS_FIELD, texts)
-        return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.sizes(block))
+        return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.estimate_bytes(block))
 
-    def sizes(self, block: Block) -> I64:
+    def estimate_bytes(self, block: Block) -> I64:
         """See `ParquetEncoder.sizes`; strings count 64 bytes each."""
         total = np.zeros(block.num_episodes, dtype=np.int64)
         for name, leaf in self._spec.leaves.items():
             if name in block.columns:
-                total += (block.length + per_observation(name)) * (leaf.itemsize or 64)
+                total += (block.length + is_per_observation(name)) * (leaf.itemsize or 64)
         return total
 
-    def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
+    def writer_options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
         return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
 
 
 def _details(table: pa.Table) -> NDArray[np.object_] | None:
     if DETAILS not in table.column_names:
         return None
-    texts = [text or NOTHING for text in table.column(DETAILS).to_pylist()]
+    texts = [text or NO_DETAILS for text in table.column(DETAILS).to_pylist()]
     return np.array(texts, dtype=object) if any(texts) else None
 
 
 def _encode_leaf(name: str, block: Block, spec: DataSpec) -> pa.LargeBinaryArray:
-    leaf, counts = spec.leaves[name], block.length + per_observation(name)
+    leaf, counts = spec.leaves[name], block.length + is_per_observation(name)
     if leaf.kind == "json" and (name not in block.columns or not block.columns[name].any()):
         return _cells(np.zeros(len(counts) + 1, dtype=np.int64), b"")
-    column = spec.column_of(block, name)
+    column = spec.require_column(block, name)
     if leaf.dtype is None:
         return _encode_strings(column, counts)
     values = np.ascontiguousarray(column, dtype=leaf.dtype)
@@ -159,7 +161,7 @@ def _offsets(sizes: I64) -> I64:
 
 def _encode_strings(column: NDArray[Any], counts: I64) -> pa.LargeBinaryArray:
     """Offsets and UTF-8 bytes of each episode's strings, made once for all and then cut up by episode."""
-    offsets, values = bytes_of(pa.array(column.tolist(), pa.large_string()))
+    offsets, values = binary_buffers(pa.array(column.tolist(), pa.large_string()))
     cells = []
     for first, count in zip(_offsets(counts)[:-1], counts, strict=True):
         own = offsets[first : first + count + 1]
@@ -186,7 +188,7 @@ def _cell_bytes(cells: pa.ChunkedArray, name: str) -> tuple[I64, NDArray[np.uint
     if not pa.types.is_large_binary(cells.type):
         raise CellError(0, f"{name!r} is a column of {cells.type}: expected large_binary")
     refuse_null(cells, name, ": expected the bytes of an episode")
-    offsets, values = bytes_of(cells.chunk(0) if cells.num_chunks == 1 else cells.combine_chunks())
+    offsets, values = binary_buffers(cells.chunk(0) if cells.num_chunks == 1 else cells.combine_chunks())
     return np.diff(offsets), values[offsets[0] : offsets[-1]]
 
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import SEPARATOR
 from hindcast.errors import DataError
-from hindcast.formats.columns.packed import is_packed, unpack_cells, unpickle_cells
+from hindcast.formats.columns.packed_cells import is_packed, unpack_cells, unpickle_cells
 from hindcast.formats.columns.pickles import ArrayPickle
-from hindcast.formats.layout import CellError, first_true, numbers_or_text, refuse_null
-from hindcast.formats.storable import Refused
+from hindcast.formats.dtypes import RefusedValueError
+from hindcast.formats.layout import CellError, first_true, refuse_null, require_numbers_or_text
 from hindcast.formatting import plural
 
 _TENSORS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
@@ -27,7 +27,7 @@ _NAME, _METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
 Arrays = dict[str, NDArray[Any]]
 
 
-def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
+def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     """A column's leaves: one, or those of a struct's fields (`obs/camera`) and of composite cells.
 
     Numbers, booleans and text; lists and tensors of equal shapes; RLlib's compressed and pickled cells.
@@ -44,7 +44,7 @@ def leaves_of(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     refuse_null(column, name)
     extension, metadata = _extension(field)
     if extension is not None:
-        storage = storage_of(column)
+        storage = unwrap_extension(column)
         if extension == _PICKLED:
             return _of_samples(unpickle_cells(storage.to_pylist()), name)
         if extension not in _TENSORS:
@@ -85,7 +85,7 @@ def _extension(field: pa.Field) -> tuple[str | None, bytes]:
     return (None if name is None else name.decode()), metadata.get(_METADATA, b"")
 
 
-def storage_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def unwrap_extension(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """What an extension type stores; a column of another type as it is."""
     if not isinstance(column.type, pa.BaseExtensionType):
         return column
@@ -95,7 +95,7 @@ def storage_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _shape(metadata: bytes, name: str) -> tuple[int, ...]:
     """A tensor's shape: JSON, or a pickle, as some versions of Ray write it."""
     shape: Any = None
-    with suppress(Refused):
+    with suppress(RefusedValueError):
         try:
             shape = json.loads(metadata)
         except ValueError:
@@ -120,7 +120,7 @@ def _numbers(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
         try:
             parts.append(_of_chunk(chunk, name))
         except CellError as error:
-            raise error.at(row + error.row) from error
+            raise error.with_row(row + error.row) from error
         row += len(chunk)
     filled = [part for part in parts if len(part)]
     shapes = {part.shape[1:] for part in filled}
@@ -172,7 +172,7 @@ def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
 def _of_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays:
     leaves: Arrays = {}
     for part, own in zip(field.type.fields, column.flatten(), strict=True):
-        leaves.update(leaves_of(own, part, f"{name}{SEPARATOR}{part.name}"))
+        leaves.update(decode_leaves(own, part, f"{name}{SEPARATOR}{part.name}"))
     return leaves
 
 
@@ -183,4 +183,4 @@ def _of_samples(samples: list[Any], name: str) -> Arrays:
         leaves = nested.flatten(batched.stack(samples), name)
     except ValueError as error:
         raise CellError(0, f"{name!r}: {error}") from error
-    return {leaf: numbers_or_text(array, leaf) for leaf, array in leaves.items()}
+    return {leaf: require_numbers_or_text(array, leaf) for leaf, array in leaves.items()}

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import DETAILS, EMPTY_INFO, Columns
 from hindcast.episodes.convert import info_from_json, info_to_json
-from hindcast.episodes.details import NOTHING
-from hindcast.formats.layout import LEAVE_OUT, CellError
+from hindcast.episodes.details import NO_DETAILS
+from hindcast.formats.layout import LEAVE_OUT_ADVICE, CellError
 
 RESET: Final = '{"reset_info":'
 _DETAILS: Final = f'{{"{DETAILS}":'
 
 
-def with_entry(head: str, entry: str, own: str) -> str:
+def prepend_entry(head: str, entry: str, own: str) -> str:
     """A cell with an entry before its own.
 
     Args:
@@ -37,7 +37,7 @@ def with_entry(head: str, entry: str, own: str) -> str:
     return f"{head}{entry or '{}'}" + (f",{own[1:]}" if own else "}")
 
 
-def without_entry(head: str, cell: str) -> tuple[str, str]:
+def split_entry(head: str, cell: str) -> tuple[str, str]:
     """The inverse of `with_entry`: the entry, and the cell without it."""
     if not cell.startswith(head):
         return "", cell
@@ -53,7 +53,7 @@ def has_infos_or_details(block: Block) -> bool:
     return has_infos or (block.details is not None and bool(block.details.any()))
 
 
-def step_texts(block: Block) -> NDArray[np.object_] | None:
+def info_cells(block: Block) -> NDArray[np.object_] | None:
     """`[S]` the info that came with each step's next observation, empty if it is empty; None if all are.
 
     The first step's cell holds the reset's info too, and the episode's details.
@@ -66,13 +66,13 @@ def step_texts(block: Block) -> NDArray[np.object_] | None:
     texts = np.where(texts == EMPTY_INFO, "", texts)
     cells, firsts = texts[block.obs_row + 1], texts[block.obs_start]
     for i, start in enumerate(block.start.tolist()):
-        cells[start] = with_entry(RESET, str(firsts[i]), str(cells[start]))
-        details = NOTHING if block.details is None else block.details[i]
-        cells[start] = with_entry(_DETAILS, details, cells[start])
+        cells[start] = prepend_entry(RESET, str(firsts[i]), str(cells[start]))
+        details = NO_DETAILS if block.details is None else block.details[i]
+        cells[start] = prepend_entry(_DETAILS, details, cells[start])
     return cells if cells.any() else None
 
 
-def text_of(info: Any, row: int) -> str:
+def encode_info(info: Any, row: int) -> str:
     """The JSON text of an info: of a dict, or text already; empty if there is none.
 
     Raises:
@@ -87,17 +87,17 @@ def text_of(info: Any, row: int) -> str:
     return info_to_json(info)
 
 
-def texts_of(column: pa.ChunkedArray) -> NDArray[np.object_]:
+def encode_infos(column: pa.ChunkedArray) -> NDArray[np.object_]:
     """`[S]` JSON texts of structs, whose nulls are entries that are not there."""
     infos = map(_without_nulls, column.to_pylist())
-    return np.array([text_of(info, row) for row, info in enumerate(infos)], dtype=object)
+    return np.array([encode_info(info, row) for row, info in enumerate(infos)], dtype=object)
 
 
 def _without_nulls(info: Any) -> Any:
     return {key: part for key, part in info.items() if part is not None} if isinstance(info, dict) else info
 
 
-def check_texts(texts: NDArray[np.object_]) -> None:
+def check_infos(texts: NDArray[np.object_]) -> None:
     """Make sure that texts are JSON.
 
     Raises:
@@ -107,10 +107,10 @@ def check_texts(texts: NDArray[np.object_]) -> None:
         try:
             info_from_json(text)
         except (ValueError, TypeError) as error:
-            raise CellError(row, f"'infos' is not the JSON of a dict: {error}; {LEAVE_OUT}") from error
+            raise CellError(row, f"'infos' is not the JSON of a dict: {error}; {LEAVE_OUT_ADVICE}") from error
 
 
-def of_fragments(texts: NDArray[np.object_], begins: NDArray[np.bool_]) -> NDArray[np.object_]:
+def clear_repeated_infos(texts: NDArray[np.object_], begins: NDArray[np.bool_]) -> NDArray[np.object_]:
     """The texts; rows that begin a fragment no longer repeat the info of the row before.
 
     Args:
@@ -119,22 +119,22 @@ def of_fragments(texts: NDArray[np.object_], begins: NDArray[np.bool_]) -> NDArr
     """
     texts = texts.copy()
     for row in np.flatnonzero(begins).tolist():
-        _, cell = without_entry(_DETAILS, texts[row])
-        _, texts[row] = without_entry(RESET, cell)
+        _, cell = split_entry(_DETAILS, texts[row])
+        _, texts[row] = split_entry(RESET, cell)
     return texts
 
 
-def per_observation(
+def decode_cells(
     cells: NDArray[np.object_], block: Block
 ) -> tuple[NDArray[np.object_], NDArray[np.object_] | None]:
     """`[O]` infos of the block's observations, and `[N]` details of its episodes (None if none has any)."""
     infos = np.full(block.num_steps + block.num_episodes, "", dtype=object)
-    details = np.full(block.num_episodes, NOTHING, dtype=object)
+    details = np.full(block.num_episodes, NO_DETAILS, dtype=object)
     infos[block.obs_row + 1] = cells
     for i, (start, first) in enumerate(zip(block.start.tolist(), block.obs_start.tolist(), strict=True)):
         try:
-            details[i], cell = without_entry(_DETAILS, str(cells[start]))
-            infos[first], infos[first + 1] = without_entry(RESET, cell)
+            details[i], cell = split_entry(_DETAILS, str(cells[start]))
+            infos[first], infos[first + 1] = split_entry(RESET, cell)
         except (ValueError, IndexError) as error:
             raise CellError(start, f"'infos' is not JSON: {error}") from error
     return infos, details if details.any() else None

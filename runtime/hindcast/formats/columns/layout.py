@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, root
-from hindcast.formats.columns.infos import has_infos_or_details, step_texts
-from hindcast.formats.columns.steps import StepLayout, actors, as_numbers, nest
+from hindcast.formats.columns.infos import has_infos_or_details, info_cells
+from hindcast.formats.columns.steps import StepLayout, actor_ids, as_numbers, nest
 from hindcast.formats.data_file import EncodedEpisodes
-from hindcast.formats.parquet.description import describe
+from hindcast.formats.parquet.description import description_metadata
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.spec import DataSpec, Leaf
 
@@ -38,15 +38,15 @@ class ColumnsEncoder(ParquetEncoder):
     def __init__(self, spec: DataSpec) -> None:
         self._spec = spec
         self._steps = StepLayout(spec, "Columns")
-        self._metadata = describe(COLUMNS_LAYOUT, spec)
+        self._metadata = description_metadata(COLUMNS_LAYOUT, spec)
 
-    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
+    def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
         """See `RowEncoder.pieces`; the fragments of an episode all have a column of infos, or none has.
 
         Its details, and the info of its first observation, are in the first fragment only.
         """
         said = block if has_infos_or_details(block) else _silent(block)
-        for piece, continued in super().pieces(said):
+        for piece, continued in super().split(said):
             yield (_without_first_info(piece) if continued else piece), continued
 
     def encode(self, block: Block) -> EncodedEpisodes:
@@ -55,20 +55,20 @@ class ColumnsEncoder(ParquetEncoder):
         eps_id = pa.array(block.eps_id, pa.string()).take(pa.array(block.episode_of_step))
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), eps_id),
-            (pa.field(Columns.AGENT_ID, pa.string()), actors(block, Columns.AGENT_ID).cast(pa.string())),
-            (pa.field(Columns.MODULE_ID, pa.string()), actors(block, Columns.MODULE_ID).cast(pa.string())),
+            (pa.field(Columns.AGENT_ID, pa.string()), actor_ids(block, Columns.AGENT_ID).cast(pa.string())),
+            (pa.field(Columns.MODULE_ID, pa.string()), actor_ids(block, Columns.MODULE_ID).cast(pa.string())),
         ]
         leaves = {name: _leaf(name, array, self._steps.leaves[name]) for name, array in arrays.items()}
         fields += [_struct(name, part) for name, part in nest(leaves).items()]
         if Columns.INFOS in block.columns or block.details is not None:
-            texts = step_texts(block)
+            texts = info_cells(block)
             infos = [None] * block.num_steps if texts is None else [text or None for text in texts]
             fields.append((pa.field(Columns.INFOS, pa.string()), pa.array(infos, pa.string())))
         schema = pa.schema([field for field, _ in fields], metadata=self._metadata)
         table = pa.Table.from_arrays([array for _, array in fields], schema=schema)
-        return EncodedEpisodes(table, block.length, block.length, self.sizes(block))
+        return EncodedEpisodes(table, block.length, block.length, self.estimate_bytes(block))
 
-    def sizes(self, block: Block) -> I64:
+    def estimate_bytes(self, block: Block) -> I64:
         """See `ParquetEncoder.sizes`; observations are there twice."""
         a_row = _ROW_BYTES
         for name, leaf in self._spec.leaves.items():
@@ -76,7 +76,7 @@ class ColumnsEncoder(ParquetEncoder):
             a_row += size * (2 if root(name) == Columns.OBS else 1)
         return block.length * a_row
 
-    def options(self, schema: pa.Schema) -> dict[str, Any]:
+    def writer_options(self, schema: pa.Schema) -> dict[str, Any]:
         """See `ParquetEncoder.options`."""
         there = [name for name in (Columns.EPS_ID, Columns.INFOS) if name in schema.names]
         return {

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.formats.storable import Refused, storable
+from hindcast.formats.dtypes import RefusedValueError, parse_dtype
 
 _FINISHED: Final = (np.ndarray, np.generic, str, bytes, bool, int, float)
 _MALFORMED: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -56,14 +56,16 @@ class ArrayPickle:
             for instruction, argument, place in pickletools.genops(self._data):
                 name = instruction.name
                 if name not in _STEPS:
-                    raise Refused(f"a pickle with the instruction {name}, which arrays do not need")
+                    raise RefusedValueError(f"a pickle with the instruction {name}, which arrays do not need")
                 if isinstance(argument, bytes | bytearray) and place is not None:
                     start = place + _HEADERS[name]
                     self.buffers.append((start, start + len(argument)))
                 _STEPS[name](self, argument)
             return _finished(self._stack.pop())
         except _MALFORMED as error:
-            raise Refused(f"a pickle that is not an array ({type(error).__name__}: {error})") from error
+            raise RefusedValueError(
+                f"a pickle that is not an array ({type(error).__name__}: {error})"
+            ) from error
 
     def push(self, value: Any) -> None:
         """Put a value on the stack."""
@@ -74,11 +76,11 @@ class ArrayPickle:
         text.encode()
         self.push(text)
 
-    def take(self, count: int) -> list[Any]:
+    def pop(self, count: int) -> list[Any]:
         """Take the last values from the stack, in the order in which they were put there."""
         return [self._stack.pop() for _ in range(count)][::-1]
 
-    def take_since_mark(self) -> list[Any]:
+    def pop_to_mark(self) -> list[Any]:
         """Take everything from the stack that was put there after the mark."""
         values = []
         while (value := self._stack.pop()) is not _MARK:  # IndexError where there is none
@@ -94,26 +96,28 @@ class ArrayPickle:
         value = self._memo[key]
         is_shape = isinstance(value, tuple) and all(isinstance(part, int) for part in value)
         if isinstance(value, list | dict | tuple) and not is_shape:
-            raise Refused("a pickle that holds the same list twice")
+            raise RefusedValueError("a pickle that holds the same list twice")
         self.push(value)
 
     def extend(self, values: list[Any]) -> None:
         """Add values to the list on top of the stack."""
         if not isinstance(self._stack[-1], list):
-            raise Refused("a pickle that changes something other than a list")
+            raise RefusedValueError("a pickle that changes something other than a list")
         self._stack[-1].extend(values)
 
     def set_items(self, values: list[Any]) -> None:
         """Add keys and values, in turn, to the dict on top of the stack."""
         if not isinstance(self._stack[-1], dict):
-            raise Refused("a pickle that changes something other than a dict")
+            raise RefusedValueError("a pickle that changes something other than a dict")
         self._stack[-1].update(zip(values[::2], values[1::2], strict=True))
 
     def push_function(self, module: str, name: str) -> None:
         """The counterpart of the function of this name."""
         function = _FUNCTIONS.get((module, name))
         if function is None:
-            raise Refused(f"a pickle that calls {f'{module}.{name}'[:80]}: Hindcast never runs code in data")
+            raise RefusedValueError(
+                f"a pickle that calls {f'{module}.{name}'[:80]}: Hindcast never runs code in data"
+            )
         self.push(function)
 
     def call(self, function: Any, arguments: Any) -> None:
@@ -125,7 +129,7 @@ class ArrayPickle:
     def build(self, target: Any, state: Any) -> None:
         """Give a dtype or an array its state, and put it back on the stack."""
         if not isinstance(target, _Unbuilt) or not isinstance(state, tuple):
-            raise Refused("a pickle that gives something other than an array a state")
+            raise RefusedValueError("a pickle that gives something other than an array a state")
         target.build(state)
         self.push(target)
 
@@ -143,20 +147,20 @@ _STEPS: Final[dict[str, _Step]] = {
     "NEWTRUE": lambda p, _: p.push(True),
     "NEWFALSE": lambda p, _: p.push(False),
     "EMPTY_TUPLE": lambda p, _: p.push(()),
-    "TUPLE1": lambda p, _: p.push(tuple(p.take(1))),
-    "TUPLE2": lambda p, _: p.push(tuple(p.take(2))),
-    "TUPLE3": lambda p, _: p.push(tuple(p.take(3))),
-    "TUPLE": lambda p, _: p.push(tuple(p.take_since_mark())),
+    "TUPLE1": lambda p, _: p.push(tuple(p.pop(1))),
+    "TUPLE2": lambda p, _: p.push(tuple(p.pop(2))),
+    "TUPLE3": lambda p, _: p.push(tuple(p.pop(3))),
+    "TUPLE": lambda p, _: p.push(tuple(p.pop_to_mark())),
     "EMPTY_LIST": lambda p, _: p.push([]),
-    "APPEND": lambda p, _: p.extend(p.take(1)),
-    "APPENDS": lambda p, _: p.extend(p.take_since_mark()),
+    "APPEND": lambda p, _: p.extend(p.pop(1)),
+    "APPENDS": lambda p, _: p.extend(p.pop_to_mark()),
     "EMPTY_DICT": lambda p, _: p.push({}),
-    "SETITEM": lambda p, _: p.set_items(p.take(2)),
-    "SETITEMS": lambda p, _: p.set_items(p.take_since_mark()),
-    "STACK_GLOBAL": lambda p, _: p.push_function(*p.take(2)),
+    "SETITEM": lambda p, _: p.set_items(p.pop(2)),
+    "SETITEMS": lambda p, _: p.set_items(p.pop_to_mark()),
+    "STACK_GLOBAL": lambda p, _: p.push_function(*p.pop(2)),
     "GLOBAL": lambda p, names: p.push_function(*names.split(" ", 1)),
-    "REDUCE": lambda p, _: p.call(*p.take(2)),
-    "BUILD": lambda p, _: p.build(*p.take(2)),
+    "REDUCE": lambda p, _: p.call(*p.pop(2)),
+    "BUILD": lambda p, _: p.build(*p.pop(2)),
 }
 
 
@@ -173,24 +177,24 @@ class _Unbuilt:
             _, shape, dtype, is_fortran, data = state
             self.array = _from_buffer(data, dtype, shape, "F" if is_fortran else "C")
         elif state[2:5] != (None, None, None):
-            raise Refused("a pickle with a structured dtype")
+            raise RefusedValueError("a pickle with a structured dtype")
         elif state[1] in ("<", ">"):
             self.dtype = self.dtype.newbyteorder(state[1])
 
 
 def _named_dtype(name: Any, *_: Any) -> _Unbuilt:
-    return _Unbuilt(storable(name))
+    return _Unbuilt(parse_dtype(name))
 
 
 def _dtype_of(value: Any) -> np.dtype:
     if not isinstance(value, _Unbuilt) or value.dtype is None:
-        raise Refused("a pickle of an array without a dtype")
+        raise RefusedValueError("a pickle of an array without a dtype")
     return value.dtype
 
 
 def _refuse_call(*_: Any) -> NoReturn:
     """Also the counterpart of `numpy.ndarray`, which pickles name and do not call."""
-    raise Refused("a pickle with a call that does not make an array")
+    raise RefusedValueError("a pickle with a call that does not make an array")
 
 
 def _reconstruct(kind: Any, *_: Any) -> _Unbuilt:
@@ -233,11 +237,11 @@ def _finished(value: Any) -> Any:
     if isinstance(value, _Unbuilt) and value.array is not None:
         return value.array
     if value is not None and not isinstance(value, _FINISHED):
-        raise Refused("a pickle of something other than an array")
+        raise RefusedValueError("a pickle of something other than an array")
     return value
 
 
-def pickled(value: Any) -> bytes:
+def pickle_arrays(value: Any) -> bytes:
     """The pickle of arrays of numbers, alone or in dicts (by text) and tuples."""
     return _PROTOCOL + _pickled(value) + b"."
 

@@ -16,11 +16,11 @@ from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec, Leaf
 
 # Of older recordings, where one flag says that an episode is over.
-DONES: Final = ("dones", "done")
+DONE_NAMES: Final = ("dones", "done")
 # What pandas writes of an index without a name, to Parquet and to CSV, and reads from the latter.
 _INDICES: Final = (*(f"__index_level_{level}__" for level in range(4)), "", "Unnamed: 0")
 # Columns of RLlib's files that are not model outputs.
-NO_OUTPUTS: Final = frozenset(
+NON_OUTPUT_COLUMNS: Final = frozenset(
     {
         Columns.EPS_ID,
         Columns.AGENT_ID,
@@ -33,7 +33,7 @@ NO_OUTPUTS: Final = frozenset(
         Columns.TERMINATEDS,
         Columns.TRUNCATEDS,
         Columns.INFOS,
-        *DONES,
+        *DONE_NAMES,
         *_INDICES,
         "agent_index",
         "unroll_id",
@@ -62,7 +62,7 @@ class StepLayout:
 
     def __init__(self, spec: DataSpec, layout: str) -> None:
         roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
-        taken = [name for name in roots if name in NO_OUTPUTS - _OWN]
+        taken = [name for name in roots if name in NON_OUTPUT_COLUMNS - _OWN]
         if taken:
             raise DataError(
                 f"a model output is named {taken[0]!r}, which this layout uses for another column"
@@ -112,10 +112,10 @@ class StepLayout:
             )
         for name, leaf in self._spec.leaves.items():
             if leaf.kind != "json" or name in block.columns:
-                self._spec.column_of(block, name)
+                self._spec.require_column(block, name)
 
 
-def actors(block: Block, name: str) -> pa.Array:
+def actor_ids(block: Block, name: str) -> pa.Array:
     """`[S]` the agents or modules that acted, as the episodes' details say, text or whole numbers; null if they do not.
 
     Args:

@@ -12,12 +12,12 @@ import pyarrow as pa
 from hindcast.episodes.block import I64, Bool
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.d4rl.columns import File, columns_of, flags
+from hindcast.formats.d4rl.columns import D4RLFile, find_columns, read_flags
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
 from hindcast.formats.minari.format import Minari
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.filters import passing
+from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.location import Location
 
@@ -33,7 +33,7 @@ class _EpisodeRange(NamedTuple):
     episode: int
 
 
-class Ends(NamedTuple):
+class EpisodeEnds(NamedTuple):
     """The ends of episodes among rows in stored order.
 
     Attributes:
@@ -67,15 +67,15 @@ class D4RL(Format):
             DataError: a damaged file, one that lacks what is needed, unknown options.
         """
         limit = _step_limit(options)
-        with hdf5.opened(location) as root:
-            file = columns_of(location, root, options)
-            ends = _ends(location, file, limit, 0, file.rows)
+        with hdf5.open_file(location) as root:
+            file = find_columns(location, root, options)
+            ends = _ends(location, file, limit, 0, file.num_rows)
             size = sum(dataset.dtype.itemsize * dataset.size for dataset in file.columns.values())
         starts = ends.starts()
-        each = max(1, size // file.rows)
+        each = max(1, size // file.num_rows)
         piece = starts * each // PIECE_BYTES
         first = np.flatnonzero(np.diff(piece, prepend=-1))
-        bounds = pairwise([*starts[first].tolist(), file.rows])
+        bounds = pairwise([*starts[first].tolist(), file.num_rows])
         return [
             Piece(location, (stop - start) * each, _EpisodeRange(start, stop, episode))
             for (start, stop), episode in zip(bounds, first.tolist(), strict=True)
@@ -91,12 +91,12 @@ class D4RL(Format):
         Raises:
             DataError: damage, with file and path inside.
         """
-        location, stretch, limit = piece.location, piece.stretch, _step_limit(options)
-        with hdf5.opened(location) as root:
-            file = columns_of(location, root, options)
+        location, stretch, limit = piece.location, piece.extent, _step_limit(options)
+        with hdf5.open_file(location) as root:
+            file = find_columns(location, root, options)
             ends = _ends(location, file, limit, stretch.start, stretch.stop)
             columns = {
-                name: hdf5.values(location, dataset, stretch.start, stretch.stop)
+                name: hdf5.read_values(location, dataset, stretch.start, stretch.stop)
                 for name, dataset in file.columns.items()
             }
             kept = _filtered(location, file, options, stretch)
@@ -112,7 +112,7 @@ def _step_limit(options: ReadOptions) -> int | None:
     return steps
 
 
-def _ends(location: Location, file: File, limit: int | None, start: int, stop: int) -> Ends:
+def _ends(location: Location, file: D4RLFile, limit: int | None, start: int, stop: int) -> EpisodeEnds:
     if file.timeouts is None and limit is None:
         if _D3RLPY_ENDS in file.columns:
             raise DataError(
@@ -126,28 +126,28 @@ def _ends(location: Location, file: File, limit: int | None, start: int, stop: i
         )
     if file.timeouts is not None and limit is not None:
         raise DataError(f"{location} has its own timeouts: leave readOptions.{_MAX_STEPS} out")
-    terminated = flags(location, file.terminals, start, stop)
+    terminated = read_flags(location, file.terminals, start, stop)
     if file.timeouts is not None:
-        return Ends(terminated, flags(location, file.timeouts, start, stop))
-    return Ends(terminated, _cut_off(terminated, limit or 0))
+        return EpisodeEnds(terminated, read_flags(location, file.timeouts, start, stop))
+    return EpisodeEnds(terminated, _cut_off(terminated, limit or 0))
 
 
-def _filtered(location: Location, file: File, options: ReadOptions, stretch: _EpisodeRange) -> Bool:
+def _filtered(location: Location, file: D4RLFile, options: ReadOptions, stretch: _EpisodeRange) -> Bool:
     """`[R]` which rows pass the filter."""
     count = stretch.stop - stretch.start
     if not options.filter:
         return np.ones(count, dtype=np.bool_)
     table = pa.table(
         {
-            name: pa.array(hdf5.values(location, data, stretch.start, stretch.stop))
-            for name, data in file.filtered.items()
+            name: pa.array(hdf5.read_values(location, data, stretch.start, stretch.stop))
+            for name, data in file.filter_columns.items()
         }
     )
-    _, row = passing(table, options.filter, 0)
+    _, row = apply_filter(table, options.filter, 0)
     return np.isin(np.arange(count), row)
 
 
-def _rows(location: Location, columns: dict[str, Any], ends: Ends, stretch: _EpisodeRange) -> Rows:
+def _rows(location: Location, columns: dict[str, Any], ends: EpisodeEnds, stretch: _EpisodeRange) -> Rows:
     starts = ends.starts()
     length = np.diff(np.append(starts, stretch.stop - stretch.start))
     stem = f"{location.parent().name}/{location.name.rpartition('.')[0]}"

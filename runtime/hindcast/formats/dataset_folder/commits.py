@@ -14,12 +14,12 @@ from pydantic import Field, ValidationError
 
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST, Manifest, first_problem, read_manifest
-from hindcast.formats.entries import FileEntry, Stored
+from hindcast.formats.entries import FileEntry, JsonModel
 from hindcast.formats.layouts import EXPORTED_LAYOUTS
-from hindcast.formats.parquet.description import described
+from hindcast.formats.parquet.description import read_description
 from hindcast.formats.parquet.opening import open_parquet
 from hindcast.formats.spec import DataSpec
-from hindcast.storage.local_files import TEMPORARY
+from hindcast.storage.local_files import TEMPORARY_NAME
 from hindcast.storage.location import Location, remove_temporary_files
 
 COMMITS = f"{FOLDER}/commits"
@@ -27,7 +27,7 @@ _DATA_FILE = re.compile(r"^\d{6,}-[0-9A-Za-z_]+-\d{3,}\.(parquet|json|csv)$")
 _COMMIT_FILE = re.compile(r"^\d{6,}\.json$")
 
 
-class ExportedFiles(Stored):
+class ExportedFiles(JsonModel):
     """What files in an exported layout hold, which those of text do not say themselves.
 
     Attributes:
@@ -39,7 +39,7 @@ class ExportedFiles(Stored):
     spec: dict[str, Any]
 
 
-class Commit(Stored):
+class Commit(JsonModel):
     """A range of episodes that is complete.
 
     Attributes:
@@ -97,9 +97,9 @@ def write_commit(folder: Location, commit: Commit) -> None:
     location.write_bytes(commit.model_dump_json(by_alias=True).encode())
 
 
-def committed(folder: Location) -> list[int]:
+def committed_ranges(folder: Location) -> list[int]:
     """The numbers of the ranges that count, ascending."""
-    names = (entry.relative for entry in folder.child(COMMITS).files())
+    names = (entry.relative_path for entry in folder.child(COMMITS).files())
     return sorted(int(name.removesuffix(".json")) for name in names if _COMMIT_FILE.match(name))
 
 
@@ -109,10 +109,10 @@ def read_commits(folder: Location) -> dict[int, Commit]:
     Raises:
         DataError: one cannot be read.
     """
-    return {number: Commit.read(folder, number) for number in committed(folder)}
+    return {number: Commit.read(folder, number) for number in committed_ranges(folder)}
 
 
-def files_of(commits: Iterable[Commit]) -> tuple[FileEntry, ...]:
+def committed_files(commits: Iterable[Commit]) -> tuple[FileEntry, ...]:
     """The files that commits list, in order."""
     return tuple(file for commit in commits for file in commit.files)
 
@@ -122,31 +122,31 @@ def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
 
     Only while nobody writes to the folder. Files whose names are not ours stay.
     """
-    keep = {file.path for file in files_of(commits)}
+    keep = {file.path for file in committed_files(commits)}
     remove_temporary_files(folder.child(FOLDER))
     for entry in folder.files():
-        is_orphan = _DATA_FILE.match(entry.relative) and entry.relative not in keep
-        if is_orphan or TEMPORARY.match(entry.relative):
+        is_orphan = _DATA_FILE.match(entry.relative_path) and entry.relative_path not in keep
+        if is_orphan or TEMPORARY_NAME.match(entry.relative_path):
             entry.location.delete()
 
 
-def clear(folder: Location, keep: Collection[str]) -> None:
+def clear_dataset(folder: Location, keep: Collection[str]) -> None:
     """Delete what the folder's manifest and commits list, and these themselves.
 
     Args:
         keep: names of what stays in `_hindcast`, of which all else is deleted.
     """
     manifest = read_manifest(folder)
-    files = (*files_of(read_commits(folder).values()), *(manifest.files if manifest else ()))
+    files = (*committed_files(read_commits(folder).values()), *(manifest.files if manifest else ()))
     folder.child(MANIFEST).delete()
     for path in dict.fromkeys(file.path for file in files):
         folder.child(path).delete()
     for entry in folder.child(FOLDER).list():
-        if entry.relative not in keep:
+        if entry.relative_path not in keep:
             entry.location.delete()
 
 
-def exported_recording(folder: Location, file: str | None = None) -> Manifest | None:
+def read_exported_manifest(folder: Location, file: str | None = None) -> Manifest | None:
     """What such a folder holds: its manifest, or what the commits of an unfinished one say of it.
 
     Args:
@@ -165,22 +165,22 @@ def exported_recording(folder: Location, file: str | None = None) -> Manifest | 
     exported = _exported(folder, commits)
     if exported is None:
         return None
-    return Manifest(layout=exported.layout, spec=exported.spec, files=files_of(commits))
+    return Manifest(layout=exported.layout, spec=exported.spec, files=committed_files(commits))
 
 
-def exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
+def describe_exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
     """What a commit says of files in a layout; None if they say it themselves."""
     return ExportedFiles(layout=layout, spec=spec.to_json()) if layout in EXPORTED_LAYOUTS else None
 
 
 def _exported(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
     """What the commits say; those of earlier versions say nothing about Columns, but the files do."""
-    files = files_of(commits)
+    files = committed_files(commits)
     if not files or commits[0].exported is not None:
         return commits[0].exported if commits else None
     with open_parquet(folder.child(files[0].path)) as file:
-        description = described(file.schema_arrow)
-    return None if description is None else exported_files(description.layout, description.spec)
+        description = read_description(file.schema_arrow)
+    return None if description is None else describe_exported_files(description.layout, description.spec)
 
 
 def _commits_of(folder: Location, name: str) -> list[Commit]:

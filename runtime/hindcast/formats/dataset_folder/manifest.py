@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from hindcast.api.sentences import value_problem
 from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ARROW_EPISODES
-from hindcast.formats.entries import FileEntry, Stored
+from hindcast.formats.entries import FileEntry, JsonModel
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
 
@@ -20,7 +20,7 @@ MANIFEST = f"{FOLDER}/manifest.json"
 FORMAT_VERSION = 1
 
 
-class Manifest(Stored):
+class Manifest(JsonModel):
     """A complete dataset.
 
     Attributes:

@@ -36,7 +36,7 @@ class _Feature(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
 
-class Decoded(NamedTuple):
+class DecodedRecords(NamedTuple):
     """Records that were decoded together.
 
     Attributes:
@@ -48,7 +48,7 @@ class Decoded(NamedTuple):
     columns: dict[str, NDArray[Any]]
 
 
-def decode(data: U8, starts: I64, lengths: I64) -> Iterator[Decoded]:
+def decode(data: U8, starts: I64, lengths: I64) -> Iterator[DecodedRecords]:
     """The records, those of one form together.
 
     Args:
@@ -70,7 +70,9 @@ def decode(data: U8, starts: I64, lengths: I64) -> Iterator[Decoded]:
                 raise CellError(int(left[0]), message) from error
             same = ~((matrix ^ matrix[0]) & _fixed(features, int(length))).any(axis=1)
             rows = matrix[same]
-            yield Decoded(left[same], {name: _decoded(rows, feature) for name, feature in features.items()})
+            yield DecodedRecords(
+                left[same], {name: _decoded(rows, feature) for name, feature in features.items()}
+            )
             left, matrix = left[~same], matrix[~same]
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
-from hindcast.formats.media.mapping import check_mapper, episodes_of, objects
+from hindcast.formats.media.mapping import check_mapper, map_to_episodes, object_array
 from hindcast.formats.tables.read_options import check_options, is_shape
-from hindcast.formatting import natural
+from hindcast.formatting import natural_sort_key
 from hindcast.storage.location import Entry, Location
 
 _IMAGES: Final = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")
@@ -63,7 +63,7 @@ class MappedFiles(Format):
 
     def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
         """Each folder with its files."""
-        return folders_of(entries, self.suffixes) if self.by_folder else []
+        return group_by_folder(entries, self.suffixes) if self.by_folder else []
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """A folder's files, `batch_size` at a time; a file by itself.
@@ -76,11 +76,11 @@ class MappedFiles(Format):
         check_mapper(options, self.name)
         if not location.is_folder():
             return [Piece(location, location.info().size or 0)]
-        members = (entry for entry in location.files() if _is_member(entry.relative, self.suffixes))
-        files = sorted(members, key=lambda entry: natural(entry.relative))
+        members = (entry for entry in location.files() if _is_member(entry.relative_path, self.suffixes))
+        files = sorted(members, key=lambda entry: natural_sort_key(entry.relative_path))
         size = given.get("batch_size", max(1, len(files)))
         return [
-            Piece(location, sum(file.size for file in batch), tuple(file.relative for file in batch))
+            Piece(location, sum(file.size for file in batch), tuple(file.relative_path for file in batch))
             for batch in (files[start : start + size] for start in range(0, len(files), size))
         ]
 
@@ -92,10 +92,10 @@ class MappedFiles(Format):
             UserCodeError: the class raised.
         """
         location = piece.location
-        files = [location] if piece.stretch is None else [location.child(name) for name in piece.stretch]
+        files = [location] if piece.extent is None else [location.child(name) for name in piece.extent]
         rows = self.rows(files, self._given(options))
         if len(next(iter(rows.values()))):
-            yield from episodes_of(rows, options, str(location))
+            yield from map_to_episodes(rows, options, str(location))
 
     def _given(self, options: ReadOptions) -> Given:
         given = check_options(self.name, options.options, self.allowed)
@@ -119,8 +119,8 @@ class Binary(MappedFiles):
     def rows(self, files: Sequence[Location], given: Given) -> dict[str, NDArray[Any]]:  # noqa: ARG002
         """`{"bytes": [R], "path": [R]}`, a row for each file."""
         return {
-            "bytes": objects([file.read_bytes() for file in files]),
-            "path": objects([str(file) for file in files]),
+            "bytes": object_array([file.read_bytes() for file in files]),
+            "path": object_array([str(file) for file in files]),
         }
 
 
@@ -144,8 +144,8 @@ class Images(MappedFiles):
         images = [_image(file, given.get("size"), given.get("mode")) for file in files]
         same = len({(image.shape, image.dtype) for image in images}) == 1
         return {
-            "image": np.stack(images) if same else objects(images),
-            "path": objects([str(file) for file in files]),
+            "image": np.stack(images) if same else object_array(images),
+            "path": object_array([str(file) for file in files]),
         }
 
 
@@ -178,17 +178,17 @@ class Text(MappedFiles):
             ) from error
         if given.get("drop_empty_lines", False):
             lines = [line for line in lines if line.strip()]
-        return {"text": objects(lines), "path": objects([str(file)] * len(lines))}
+        return {"text": object_array(lines), "path": object_array([str(file)] * len(lines))}
 
 
-def folders_of(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[FileGroup]:
+def group_by_folder(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list[FileGroup]:
     """The folders in a recursive listing, each with the files in it that have such names."""
     found: dict[str, list[Entry]] = {}
     for entry in entries:
-        if entry.is_file and _is_member(entry.relative, suffixes):
-            found.setdefault(posixpath.dirname(entry.relative), []).append(entry)
+        if entry.is_file and _is_member(entry.relative_path, suffixes):
+            found.setdefault(posixpath.dirname(entry.relative_path), []).append(entry)
     return [
-        FileGroup(members[0].location.parent(), frozenset(entry.relative for entry in members))
+        FileGroup(members[0].location.parent(), frozenset(entry.relative_path for entry in members))
         for members in found.values()
     ]
 

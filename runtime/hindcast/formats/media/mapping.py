@@ -36,7 +36,7 @@ def check_mapper(options: ReadOptions, form: str) -> None:
         )
 
 
-def mapper_source(options: ReadOptions) -> str | None:
+def mapper_digest(options: ReadOptions) -> str | None:
     """What changes with the class's code; None if none is named.
 
     Raises:
@@ -46,7 +46,7 @@ def mapper_source(options: ReadOptions) -> str | None:
     return None if options.mapper is None else source_digest(import_object(options.mapper, _FIELD))
 
 
-def episodes_of(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: str) -> list[Block]:
+def map_to_episodes(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: str) -> list[Block]:
     """What the class makes of the rows: one block, or none if it makes no episodes.
 
     Args:
@@ -57,11 +57,13 @@ def episodes_of(rows: Mapping[str, NDArray[Any]], options: ReadOptions, where: s
         UserCodeError: the class raised, or returned something else than episodes.
     """
     mapper = import_object(str(options.mapper), _FIELD)
-    made: Block | None = mapper.make_episodes(dict(rows), options.mapper_kwargs, options.mapper_given, where)
+    made: Block | None = mapper.make_episodes(
+        dict(rows), options.mapper_kwargs, options.mapper_training, where
+    )
     return [] if made is None else [made]
 
 
-def objects(values: list[Any]) -> NDArray[np.object_]:
+def object_array(values: list[Any]) -> NDArray[np.object_]:
     """`[len(values)]` one object each, whatever their lengths."""
     out = np.empty(len(values), dtype=object)
     out[:] = values

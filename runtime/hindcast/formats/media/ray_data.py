@@ -16,13 +16,13 @@ from hindcast.api.sentences import nearest
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
 from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
-from hindcast.formats.media.files import folders_of
-from hindcast.formats.media.mapping import episodes_of, objects
+from hindcast.formats.media.files import group_by_folder
+from hindcast.formats.media.mapping import map_to_episodes, object_array
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import TableReader, rows_of
-from hindcast.formats.tables.naming import plan_of
-from hindcast.ray_session import connected
+from hindcast.formats.tables.decoding import TableReader, decode_rows
+from hindcast.formats.tables.naming import plan_columns
+from hindcast.ray_session import ray_connection
 from hindcast.storage.location import Entry, Location
 from hindcast.user_code import calling, import_object
 
@@ -46,7 +46,7 @@ class RayData(Format):
 
     def groups(self, entries: Sequence[Entry]) -> list[FileGroup]:
         """Each folder with its files."""
-        return folders_of(entries, ("",))
+        return group_by_folder(entries, ("",))
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """All that is read as one piece.
@@ -71,7 +71,7 @@ class RayData(Format):
         row, path = 0, str(piece.location)
         for number, batch in enumerate(_batches(piece.location, options)):
             if options.mapper is not None:
-                yield from episodes_of(batch, options, f"{path}, batch {number}")
+                yield from map_to_episodes(batch, options, f"{path}, batch {number}")
                 continue
             rows = _rows(batch, row, path, options)
             row += len(next(iter(batch.values())))
@@ -82,7 +82,7 @@ class RayData(Format):
 def _refuse_no_parquet(folder: Location, files: Sequence[Entry], options: ReadOptions) -> None:
     """Refuse a folder in which `read_parquet`, the method where no format is named, would find nothing to read."""
     given = options.options
-    names = [entry.relative for entry in files if not is_hidden(entry.relative)]
+    names = [entry.relative_path for entry in files if not is_hidden(entry.relative_path)]
     found = sorted({PurePosixPath(name).suffix.lower() or "extensionless" for name in names})
     if given[METHOD] == "read_parquet" and "file_extensions" not in given and ".parquet" not in found:
         raise SpecError(
@@ -99,7 +99,7 @@ def _batches(location: Location, options: ReadOptions) -> Iterator[dict[str, Any
     given.pop(METHOD)
     method = _method(options)
     place = location.path if location.is_local else location.uri
-    with connected(num_cpus=len(os.sched_getaffinity(0))):
+    with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of itself
             _be_quiet()
@@ -128,8 +128,8 @@ def _method(options: ReadOptions) -> Callable[..., Any]:
         )
     if ":" in name:
         found = import_object(name, _FIELD)
-        if isinstance(found, type) and hasattr(found, "rows_in_training"):
-            return lambda _path, **__: found.rows_in_training(options.mapper_given)
+        if isinstance(found, type) and hasattr(found, "read_rows"):
+            return lambda _path, **__: found.read_rows(options.mapper_training)
         return cast(Callable[..., Any], found)
     import ray.data
 
@@ -167,11 +167,11 @@ def _column(values: Sequence[Any]) -> Any:
     try:
         array = np.array(values)
     except ValueError:
-        return objects(list(values))
-    return array if array.dtype.kind in "biuf" else objects(list(values))
+        return object_array(list(values))
+    return array if array.dtype.kind in "biuf" else object_array(list(values))
 
 
 def _rows(batch: Mapping[str, Any], first: int, path: str, options: ReadOptions) -> Rows | None:
     table = pa.table({name: pa.array(np.asarray(values).tolist()) for name, values in batch.items()})
-    plan = plan_of(table.column_names, options)
-    return rows_of(table, first, TableReader(path, plan, DataSpec(), options))
+    plan = plan_columns(table.column_names, options)
+    return decode_rows(table, first, TableReader(path, plan, DataSpec(), options))

@@ -28,7 +28,7 @@ U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 
 
-def lengths_of(location: Location) -> I64:
+def read_lengths(location: Location) -> I64:
     """`[R]` bytes of each record; only the headers are read, and checked.
 
     Raises:
@@ -37,7 +37,7 @@ def lengths_of(location: Location) -> I64:
     """
     size = location.info().size or 0
     headers: list[bytes] = []
-    with location.reading() as stream, io.BufferedReader(stream, _CHUNK) as file:
+    with location.open_stream() as stream, io.BufferedReader(stream, _CHUNK) as file:
         at = 0
         while at < size:
             file.seek(at)
@@ -60,7 +60,7 @@ def lengths_of(location: Location) -> I64:
     return fields["length"].astype(np.int64)
 
 
-def records_of(location: Location, start: int, lengths: I64, first: int) -> tuple[U8, I64]:
+def read_records(location: Location, start: int, lengths: I64, first: int) -> tuple[U8, I64]:
     """Adjacent records.
 
     Args:
@@ -75,7 +75,7 @@ def records_of(location: Location, start: int, lengths: I64, first: int) -> tupl
         DataError: one that does not fit its checksum.
     """
     nbytes = int((lengths + HEADER + FOOTER).sum())
-    with location.reading() as file:
+    with location.open_stream() as file:
         file.seek(start)
         data = np.frombuffer(file.read(nbytes), np.uint8)
     if len(data) != nbytes:

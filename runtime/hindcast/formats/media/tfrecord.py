@@ -15,11 +15,11 @@ from hindcast.errors import DataError
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.media.examples import decode
-from hindcast.formats.media.record_file import FOOTER, HEADER, lengths_of, records_of
+from hindcast.formats.media.record_file import FOOTER, HEADER, read_lengths, read_records
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
-from hindcast.formats.tables.naming import TablePlan, plan_of
+from hindcast.formats.tables.decoding import TableReader, decode_rows, locate_errors
+from hindcast.formats.tables.naming import TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options, is_shape
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
@@ -60,7 +60,7 @@ class TFRecord(Format):
             DataError: a damaged file, one without records, or options that it does not have.
         """
         _options(options)
-        lengths = lengths_of(location)
+        lengths = read_lengths(location)
         if not len(lengths):
             raise DataError(f"{location} holds no records: delete it, or leave it out of the paths")
         ends = np.cumsum(lengths + HEADER + FOOTER)
@@ -85,16 +85,16 @@ class TFRecord(Format):
         Raises:
             DataError: damage, or features that are missing or of another size in some records.
         """
-        location, stretch, own = piece.location, piece.stretch, _options(options)
-        data, starts = records_of(location, stretch.start, stretch.lengths, stretch.first)
+        location, stretch, own = piece.location, piece.extent, _options(options)
+        data, starts = read_records(location, stretch.start, stretch.lengths, stretch.first)
         try:
             columns = _columns(data, starts, stretch.lengths)
             table = pa.table({name: _arrow(name, values, own[_DTYPES]) for name, values in columns.items()})
         except CellError as error:
             raise DataError(f"{location}, record {stretch.first + error.row}: {error}") from error
-        with sentences(str(location)):
-            plan = plan_of(table.column_names, options)
-        rows = rows_of(table, stretch.first, TableReader(str(location), plan, DataSpec(), options))
+        with locate_errors(str(location)):
+            plan = plan_columns(table.column_names, options)
+        rows = decode_rows(table, stretch.first, TableReader(str(location), plan, DataSpec(), options))
         if rows is not None:
             yield _shaped(location, rows, plan, own[_SHAPES])
 

@@ -9,9 +9,9 @@ import msgpack
 import numpy as np
 
 from hindcast.episodes import batched, details, nested
-from hindcast.episodes.columns import Columns, per_observation
+from hindcast.episodes.columns import Columns, is_per_observation
+from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.messagepack.values import refuse_ext, restore, unpack
-from hindcast.formats.storable import Refused
 
 # RLlib's keys of an episode's state, and the columns that they are.
 BUFFERS = {
@@ -20,7 +20,7 @@ BUFFERS = {
     "rewards": Columns.REWARDS,
     "infos": Columns.INFOS,
 }
-NO_INFO = b"\x80"  # an empty dict
+PACKED_EMPTY_INFO = b"\x80"  # an empty dict
 _SPACES = ("_observation_space", "_action_space")
 _NEEDED = ("id_", "observations", "actions", "rewards", "is_terminated", "is_truncated", "t_started", "t")
 _AFTER_DATA = b"\xa8lookback"
@@ -49,12 +49,12 @@ class Buffer(NamedTuple):
         return len(self.strip or b"") // self.size
 
     @property
-    def own(self) -> memoryview:
+    def episode_strip(self) -> memoryview:
         """The strip without the lookback."""
         assert self.strip is not None
         return self.strip[self.lookback * self.stride :]
 
-    def own_items(self) -> list[Any]:
+    def episode_items(self) -> list[Any]:
         """The items without the lookback, one by one."""
         if self.items is None:
             assert self.strip is not None
@@ -62,7 +62,7 @@ class Buffer(NamedTuple):
         return self.items[self.lookback :]
 
 
-class State(NamedTuple):
+class EpisodeState(NamedTuple):
     """An episode's state.
 
     Attributes:
@@ -89,7 +89,7 @@ class CellReader:
         columns: which to take; all by default.
     """
 
-    def __init__(self, most: int, columns: Collection[str] | None = None) -> None:
+    def __init__(self, max_bytes: int, columns: Collection[str] | None = None) -> None:
         self._columns = columns
         self._unpacker = msgpack.Unpacker(
             object_hook=restore,
@@ -97,15 +97,15 @@ class CellReader:
             strict_map_key=False,
             read_size=1 << 12,
             max_buffer_size=2**31 - 1,
-            max_str_len=most,
-            max_bin_len=most,
-            max_array_len=most,
-            max_map_len=most,
+            max_str_len=max_bytes,
+            max_bin_len=max_bytes,
+            max_array_len=max_bytes,
+            max_map_len=max_bytes,
         )
         self._cell = memoryview(b"")
         self._base = 0
 
-    def read(self, cell: memoryview) -> State:
+    def read(self, cell: memoryview) -> EpisodeState:
         """One cell.
 
         Raises:
@@ -118,9 +118,9 @@ class CellReader:
         try:
             values, buffers = self._map()
         except msgpack.OutOfData as error:
-            raise Refused(f"{len(cell)} bytes, which end within the episode") from error
+            raise RefusedValueError(f"{len(cell)} bytes, which end within the episode") from error
         if self._at != len(cell):
-            raise Refused(f"{len(cell) - self._at} bytes more than the episode")
+            raise RefusedValueError(f"{len(cell) - self._at} bytes more than the episode")
         return _state(values, buffers)
 
     @property
@@ -153,7 +153,7 @@ class CellReader:
         for _ in range(self._unpacker.read_map_header()):
             name = self._unpacker.unpack()
             if not isinstance(name, str) or name in BUFFERS.values():
-                raise Refused(f"an extra model output named {name!r}")
+                raise RefusedValueError(f"an extra model output named {name!r}")
             if self._cell[self._at] == 0xC0:
                 self._unpacker.skip()
             else:
@@ -175,12 +175,14 @@ class CellReader:
         if self._columns is not None and column not in self._columns:
             return
         if found.get("finalized") and buffer.batch is None and column != Columns.INFOS:
-            buffer = Buffer(0, 0, batch=buffer.own_items() if buffer.size else [])
+            buffer = Buffer(0, 0, batch=buffer.episode_items() if buffer.size else [])
         if buffer.batch is not None:
             buffer = buffer._replace(size=_length_of(column, buffer.batch))
         lookback = found.get("lookback")
         if not isinstance(lookback, int) or not 0 <= lookback <= buffer.size:
-            raise Refused(f"{column!r} with {buffer.size} items, of which {lookback!r} are lookback")
+            raise RefusedValueError(
+                f"{column!r} with {buffer.size} items, of which {lookback!r} are lookback"
+            )
         buffers[column] = buffer._replace(lookback=lookback)
 
     def _data(self) -> Buffer:
@@ -204,27 +206,29 @@ def _length_of(column: str, batch: Any) -> int:
     try:
         return batched.batch_length(nested.lists_as_tuples(batch))
     except ValueError as error:
-        raise Refused(
+        raise RefusedValueError(
             f"{column!r} that is neither a list of items nor arrays with a common length"
         ) from error
 
 
-def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> State:
+def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> EpisodeState:
     missing = [key for key in _NEEDED if key not in values]
     if missing:
-        raise Refused(f"a map without {', '.join(missing)}: it is not the state of an episode")
+        raise RefusedValueError(f"a map without {', '.join(missing)}: it is not the state of an episode")
     t_started, t = values["t_started"], values["t"]
     if not (isinstance(t_started, int) and isinstance(t, int) and 0 <= t_started <= t):
-        raise Refused(f"an episode from timestep {t_started!r} to {t!r}")
+        raise RefusedValueError(f"an episode from timestep {t_started!r} to {t!r}")
     flags = [values[key] for key in ("is_terminated", "is_truncated")]
     if not all(isinstance(flag, bool | np.bool_) for flag in flags):
-        raise Refused(f"an episode that is terminated: {flags[0]!r}, truncated: {flags[1]!r}")
+        raise RefusedValueError(f"an episode that is terminated: {flags[0]!r}, truncated: {flags[1]!r}")
     for column, buffer in buffers.items():
-        expected = t - t_started + per_observation(column)
+        expected = t - t_started + is_per_observation(column)
         if buffer.size - buffer.lookback != expected and (buffer.size or column != Columns.INFOS):
-            raise Refused(f"{column!r} with {buffer.size - buffer.lookback} items: expected {expected}")
+            raise RefusedValueError(
+                f"{column!r} with {buffer.size - buffer.lookback} items: expected {expected}"
+            )
     spaces = tuple(values.get(key, b"\xc0") for key in _SPACES)
-    return State(
+    return EpisodeState(
         str(values["id_"]),
         t_started,
         t - t_started,
@@ -238,11 +242,13 @@ def _state(values: dict[str, Any], buffers: dict[str, Buffer]) -> State:
 
 def _details(values: dict[str, Any]) -> str:
     if not isinstance(values.get("custom_data") or {}, dict):
-        raise Refused(f"custom data that are a {type(values['custom_data']).__name__}: expected a dict")
+        raise RefusedValueError(
+            f"custom data that are a {type(values['custom_data']).__name__}: expected a dict"
+        )
     try:
         return details.to_text(**{name: values.get(key) for key, name in details.FIELDS.items()})
     except ValueError as error:
-        raise Refused(f"custom data or ids with {error}") from error
+        raise RefusedValueError(f"custom data or ids with {error}") from error
 
 
 def _unpack_items(strip: memoryview, count: int) -> list[Any]:
@@ -257,5 +263,5 @@ def _unpack_items(strip: memoryview, count: int) -> list[Any]:
     unpacker.feed(strip)
     items = list(unpacker)
     if len(items) != count or unpacker.tell() != len(strip):
-        raise Refused(f"{len(items)} items where {count} were announced")
+        raise RefusedValueError(f"{len(items)} items where {count} were announced")
     return items

@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 
 from hindcast.episodes import batched, nested
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import SEPARATOR, Columns, per_observation
+from hindcast.episodes.columns import SEPARATOR, Columns, is_per_observation
 from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct
+from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.layout import CellError
-from hindcast.formats.messagepack.cells import NO_INFO, Buffer, CellReader, State
+from hindcast.formats.messagepack.cells import PACKED_EMPTY_INFO, Buffer, CellReader, EpisodeState
 from hindcast.formats.messagepack.template import Template
-from hindcast.formats.spec import kind_of
-from hindcast.formats.storable import Refused
+from hindcast.formats.spec import describe_array
 
 Arrays = dict[str, NDArray[Any]]
 Spaces = Mapping[str, spaces.Space | None]
 
 
-def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = None) -> list[State]:
+def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = None) -> list[EpisodeState]:
     """Each cell's state.
 
     Raises:
@@ -37,14 +37,14 @@ def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = N
     for row, cell in enumerate(cells):
         try:
             states.append(reader.read(cell))
-        except Refused as error:
+        except RefusedValueError as error:
             raise CellError(row, f"it holds {error}") from error
         except (ValueError, TypeError, AttributeError, IndexError, msgpack.UnpackException) as error:
             raise CellError(row, f"it is not the state of an episode ({error})") from error
     return states
 
 
-def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces) -> Block:
+def decode_states(states: Sequence[EpisodeState], columns: Sequence[str], column_spaces: Spaces) -> Block:
     """Episodes as a block of the columns.
 
     Args:
@@ -60,7 +60,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
         if column == Columns.INFOS:
             arrays[column] = _infos(states)
         else:
-            arrays.update(_column(states, column, space_struct(known.get(column))))
+            arrays.update(_column(states, column, space_struct(column_spaces.get(column))))
     details = np.array([state.details for state in states], dtype=object)
     return Block(
         columns=arrays,
@@ -73,7 +73,7 @@ def decode_states(states: Sequence[State], columns: Sequence[str], known: Spaces
     )
 
 
-def columns_of(states: Sequence[State]) -> list[str]:
+def column_names(states: Sequence[EpisodeState]) -> list[str]:
     """The columns of states; infos only if any of them is not empty."""
     names = dict.fromkeys(name for state in states for name in state.buffers)
     if Columns.INFOS in names and all(_is_silent(state.buffers.get(Columns.INFOS)) for state in states):
@@ -81,12 +81,12 @@ def columns_of(states: Sequence[State]) -> list[str]:
     return list(names)
 
 
-def _column(states: Sequence[State], column: str, struct: Nested) -> Arrays:
+def _column(states: Sequence[EpisodeState], column: str, struct: Nested) -> Arrays:
     found: list[tuple[int, Buffer]] = []
     for row, state in enumerate(states):
         if column in state.buffers:
             found.append((row, state.buffers[column]))
-        elif state.length or per_observation(column):
+        elif state.length or is_per_observation(column):
             raise CellError(row, f"episode {state.eps_id} has no {column!r}, which others have")
     filled = [(row, buffer) for row, buffer in found if buffer.size > buffer.lookback]
     together = _at_once([buffer for _, buffer in filled], column)
@@ -102,10 +102,16 @@ def _at_once(buffers: Sequence[Buffer], column: str) -> Arrays | None:
     if len({buffer.stride for buffer in buffers}) > 1:
         return None
     try:
-        template = Template.of(bytes(buffers[0].own[: buffers[0].stride]))
-    except (Refused, ValueError, IndexError):  # met again, and named, when the episode is read alone
+        template = Template.from_item(bytes(buffers[0].episode_strip[: buffers[0].stride]))
+    except (
+        RefusedValueError,
+        ValueError,
+        IndexError,
+    ):  # met again, and named, when the episode is read alone
         return None
-    numbers = None if template is None else template.read(b"".join([buffer.own for buffer in buffers]))
+    numbers = (
+        None if template is None else template.read(b"".join([buffer.episode_strip for buffer in buffers]))
+    )
     if template is None or numbers is None:
         return None
     named = {SEPARATOR.join((column, *path)): array for path, array in numbers.items()}
@@ -120,15 +126,15 @@ def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
         if together is not None:
             return together
         if buffer.batch is not None:
-            batch = nested.with_tuples_of(nested.lists_as_tuples(buffer.batch), struct)
+            batch = nested.restore_tuples(nested.lists_as_tuples(buffer.batch), struct)
             own = batched.take(batch, slice(buffer.lookback, None))
         else:
-            items = buffer.own_items()
+            items = buffer.episode_items()
             own = batched.stack([_sample(item, struct) for item in items])
             if column == Columns.REWARDS and all(type(item) in (bool, int, float) for item in items):
                 own = _as_rewards(own)
         arrays = {name: batched.text_as_objects(leaf) for name, leaf in nested.flatten(own, column).items()}
-    except Refused as error:
+    except RefusedValueError as error:
         raise CellError(row, f"{column!r} holds {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CellError(row, f"{column!r} cannot be read: {error}") from error
@@ -138,7 +144,7 @@ def _single(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays:
 def _sample(item: Any, struct: Nested) -> Any:
     """An item with its parts as tuples; a list of plain numbers is a vector, unless the space is a tuple."""
     if nested.is_composite(struct):
-        return nested.with_tuples_of(item, struct)
+        return nested.restore_tuples(item, struct)
     if isinstance(item, Mapping):
         return {key: _sample(part, None) for key, part in item.items()}
     if isinstance(item, list) and struct is None and any(_is_part(part) for part in item):
@@ -178,7 +184,8 @@ def _join(parts: Sequence[tuple[int, Arrays]]) -> Arrays:
         for name, array in arrays.items():
             if (array.dtype, array.shape[1:]) != (first[name].dtype, first[name].shape[1:]):
                 raise CellError(
-                    row, f"{name!r} is {kind_of(array)} here and {kind_of(first[name])} in others"
+                    row,
+                    f"{name!r} is {describe_array(array)} here and {describe_array(first[name])} in others",
                 )
     return {name: np.concatenate([arrays[name] for _, arrays in parts]) for name in first}
 
@@ -187,11 +194,11 @@ def _is_silent(buffer: Buffer | None) -> bool:
     if buffer is None or buffer.size == 0:
         return True
     if buffer.strip is not None:
-        return bytes(buffer.own) == NO_INFO * (buffer.size - buffer.lookback)
+        return bytes(buffer.episode_strip) == PACKED_EMPTY_INFO * (buffer.size - buffer.lookback)
     return not any(buffer.items or ())
 
 
-def _infos(states: Sequence[State]) -> NDArray[np.object_]:
+def _infos(states: Sequence[EpisodeState]) -> NDArray[np.object_]:
     texts: list[str] = []
     for row, state in enumerate(states):
         buffer = state.buffers.get(Columns.INFOS)
@@ -199,7 +206,7 @@ def _infos(states: Sequence[State]) -> NDArray[np.object_]:
             texts += [""] * (state.length + 1)
             continue
         try:
-            texts += [info_to_json(info) if info else "" for info in buffer.own_items()]
-        except (Refused, ValueError, TypeError) as error:
+            texts += [info_to_json(info) if info else "" for info in buffer.episode_items()]
+        except (RefusedValueError, ValueError, TypeError) as error:
             raise CellError(row, f"{Columns.INFOS!r} cannot be read: {error}") from error
     return np.array(texts, dtype=object)

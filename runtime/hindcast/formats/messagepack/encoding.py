@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 from hindcast.episodes import details, nested
 from hindcast.episodes.block import I64, Block
-from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, per_observation, root
+from hindcast.episodes.columns import SEPARATOR, Columns, is_per_observation, leaves_of, root
 from hindcast.episodes.episode import REWARD_SPACE
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct, space_to_state
 from hindcast.errors import DataError
-from hindcast.formats.messagepack.cells import BUFFERS, NO_INFO
+from hindcast.formats.dtypes import RefusedValueError
+from hindcast.formats.messagepack.cells import BUFFERS, PACKED_EMPTY_INFO
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.messagepack.values import pack
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.storable import Refused
 
-Packed = NDArray[np.uint8] | list[bytes]
+PackedItems = NDArray[np.uint8] | list[bytes]
 """A column's items: `[rows, bytes]` if they have one length, or `[rows]`."""
 
 _BEGIN_OF_BUFFER: Final = msgpack.Packer().pack_map_header(4) + pack("data")
@@ -57,11 +57,13 @@ class StateEncoder:
         self._spaces = _entries(_observation_space=packed[Columns.OBS], _action_space=packed[Columns.ACTIONS])
         self._constant = 512 + len(self._spaces) + sum(len(end) + 64 for end in self._ends.values())
 
-    def sizes(self, block: Block) -> I64:
+    def estimate_bytes(self, block: Block) -> I64:
         """`[N]` bytes of each episode's cell, about."""
-        total = self._constant + (block.length + 1) * (len(NO_INFO) if _infos(block) is None else _TEXT_BYTES)
+        total = self._constant + (block.length + 1) * (
+            len(PACKED_EMPTY_INFO) if _infos(block) is None else _TEXT_BYTES
+        )
         for name, items in self._columns.items():
-            total += (block.length + per_observation(name)) * items.nbytes
+            total += (block.length + is_per_observation(name)) * items.nbytes
         if block.details is not None:
             total += np.array([len(text) for text in block.details], dtype=np.int64)
         return total
@@ -76,10 +78,10 @@ class StateEncoder:
         items = {name: own.packed(block) for name, own in self._columns.items()}
         infos = _infos(block)
         if infos is not None:
-            items[Columns.INFOS] = [pack(orjson.loads(text)) if text else NO_INFO for text in infos]
+            items[Columns.INFOS] = [pack(orjson.loads(text)) if text else PACKED_EMPTY_INFO for text in infos]
         return [b"".join(self._parts(block, i, items)) for i in range(block.num_episodes)]
 
-    def _parts(self, block: Block, i: int, items: dict[str, Packed]) -> Iterator[Any]:
+    def _parts(self, block: Block, i: int, items: dict[str, PackedItems]) -> Iterator[Any]:
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
         yield packer.pack_map_header(18)
@@ -105,12 +107,12 @@ class StateEncoder:
         yield self._spaces
         yield after
 
-    def _buffer(self, name: str, rows: slice, items: Packed | None) -> Iterator[Any]:
+    def _buffer(self, name: str, rows: slice, items: PackedItems | None) -> Iterator[Any]:
         """A column's rows of one episode; infos that nothing is said in are not among the items."""
         yield _BEGIN_OF_BUFFER
         yield msgpack.Packer().pack_array_header(rows.stop - rows.start)
         if items is None:
-            yield NO_INFO * (rows.stop - rows.start)
+            yield PACKED_EMPTY_INFO * (rows.stop - rows.start)
         else:
             yield items[rows].data if isinstance(items, np.ndarray) else b"".join(items[rows])
         yield self._ends[name]
@@ -127,7 +129,7 @@ class _Numbers:
     def packed(self, block: Block) -> NDArray[np.uint8]:
         """`[rows, nbytes]` the items."""
         return self._template.fill(
-            {path: self._spec.column_of(block, name) for path, name in self._names.items()}
+            {path: self._spec.require_column(block, name) for path, name in self._names.items()}
         )
 
 
@@ -141,7 +143,7 @@ class _Any:
 
     def packed(self, block: Block) -> list[bytes]:
         """`[rows]` the items."""
-        columns = {name: self._spec.column_of(block, name) for name in self._leaves}
+        columns = {name: self._spec.require_column(block, name) for name in self._leaves}
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
         return [pack(nested.unflatten(row, self._column, self._struct)) for row in rows]
 
@@ -151,7 +153,7 @@ def _items_of(spec: DataSpec, column: str, struct: Nested) -> _Numbers | _Any:
     if any(leaf.dtype is None for leaf in leaves.values()):
         return _Any(column, spec, struct)
     sample = nested.unflatten({name: _zero(leaf) for name, leaf in leaves.items()}, column, struct)
-    template = Template.of(pack(sample))
+    template = Template.from_item(pack(sample))
     return _Any(column, spec, struct) if template is None else _Numbers(column, spec, template)
 
 
@@ -177,9 +179,9 @@ def _packed_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
     values = {"custom_data": {}, **details.from_text(text)}
     try:
         entries = [
-            _entries(**{key: pack(values.get(name), exactly=True)}) for key, name in details.FIELDS.items()
+            _entries(**{key: pack(values.get(name), is_strict=True)}) for key, name in details.FIELDS.items()
         ]
-    except (TypeError, OverflowError, Refused) as error:
+    except (TypeError, OverflowError, RefusedValueError) as error:
         raise DataError(
             f"episode {eps_id} has custom data or an id that MessagePack cannot represent ({error}): "
             "write Episodes"
@@ -187,7 +189,7 @@ def _packed_details(text: str, eps_id: str = "") -> tuple[bytes, bytes]:
     return b"".join(entries[:_IDS]), b"".join(entries[_IDS:])
 
 
-_NO_DETAILS: Final = _packed_details(details.NOTHING)
+_NO_DETAILS: Final = _packed_details(details.NO_DETAILS)
 
 
 def _packed_space(space: spaces.Space | None) -> bytes:

@@ -17,17 +17,17 @@ from hindcast.episodes.columns import Columns, root
 from hindcast.episodes.spaces import space_from_state
 from hindcast.errors import DataError
 from hindcast.formats.data_file import EncodedEpisodes
+from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.entries import EpisodePart
-from hindcast.formats.layout import CellError, Contents, bytes_of, refuse_null
-from hindcast.formats.messagepack.cells import State
-from hindcast.formats.messagepack.decoding import Spaces, columns_of, decode_states, read_states
+from hindcast.formats.layout import CellError, Contents, binary_buffers, refuse_null
+from hindcast.formats.messagepack.cells import EpisodeState
+from hindcast.formats.messagepack.decoding import Spaces, column_names, decode_states, read_states
 from hindcast.formats.messagepack.encoding import StateEncoder
 from hindcast.formats.messagepack.values import unpack
-from hindcast.formats.parquet.description import describe, described, read_index
+from hindcast.formats.parquet.description import description_metadata, read_description, read_index
 from hindcast.formats.parquet.file import ParquetEncoder
-from hindcast.formats.parquet.opening import tables_of
-from hindcast.formats.spec import DataSpec, kind_of
-from hindcast.formats.storable import Refused
+from hindcast.formats.parquet.opening import iter_tables
+from hindcast.formats.spec import DataSpec, describe_array
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
 ITEM: Final = "item"  # RLlib's name for the only column
@@ -45,9 +45,9 @@ def is_messagepack(schema: pa.Schema) -> bool:
 class MessagePackEpisodes:
     """How files of this layout are opened (a `Layout`)."""
 
-    def contents(self, file: pq.ParquetFile) -> Contents:
+    def read_contents(self, file: pq.ParquetFile) -> Contents:
         """See `Layout.contents`: from the footer of our own files, by decoding those of others."""
-        description, index = described(file.schema_arrow), read_index(file.metadata.metadata)
+        description, index = read_description(file.schema_arrow), read_index(file.metadata.metadata)
         if description is not None and index is not None:
             return Contents(description.spec, *index)
         return _decoded_contents(file)
@@ -65,21 +65,23 @@ class MessagePackEpisodes:
 class MessagePackEncoder(ParquetEncoder):
     """How they are written (a `RowEncoder`)."""
 
-    longest = 512 << 20  # RLlib trains on complete episodes only, and Arrow has cells of 2 GiB
+    max_episode_bytes = 512 << 20  # RLlib trains on complete episodes only, and Arrow has cells of 2 GiB
     has_index = True
 
     def __init__(self, spec: DataSpec) -> None:
         self._states = StateEncoder(spec)
-        self._schema = pa.schema([pa.field(ITEM, pa.binary())], metadata=describe(MESSAGEPACK_EPISODES, spec))
+        self._schema = pa.schema(
+            [pa.field(ITEM, pa.binary())], metadata=description_metadata(MESSAGEPACK_EPISODES, spec)
+        )
 
     def encode(self, block: Block) -> EncodedEpisodes:
         table = pa.table([pa.array(self._states.pack(block), pa.binary())], schema=self._schema)
-        return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.sizes(block))
+        return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.estimate_bytes(block))
 
-    def sizes(self, block: Block) -> I64:
-        return self._states.sizes(block)
+    def estimate_bytes(self, block: Block) -> I64:
+        return self._states.estimate_bytes(block)
 
-    def options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
+    def writer_options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
         return {"use_dictionary": False, "write_statistics": False}
 
 
@@ -95,7 +97,7 @@ def _checked(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
     if column is None:
         raise CellError(0, f"the episodes have no {name!r}, which the dataset has")
     if not leaf.fits(column):
-        raise CellError(0, f"{name!r} is {kind_of(column)}: expected {leaf}")
+        raise CellError(0, f"{name!r} is {describe_array(column)}: expected {leaf}")
     return column
 
 
@@ -108,7 +110,7 @@ def _decoded_contents(file: pq.ParquetFile) -> Contents:
     """
     index = _Index()
     for i in range(file.num_row_groups):
-        found = [index.add(_cells_of(table)) for table in tables_of(file, i, [ITEM])]
+        found = [index.add(_cells_of(table)) for table in iter_tables(file, i, [ITEM])]
         index.lengths.append(np.concatenate([np.zeros(0, dtype=np.int64), *found]))
     if index.spec is None:
         raise DataError("it holds no episode with a timestep")
@@ -125,7 +127,7 @@ def _cells_of(table: pa.Table) -> list[memoryview]:
     cells: list[memoryview] = []
     refuse_null(table.column(ITEM), ITEM, ": expected an episode")
     for chunk in table.column(ITEM).cast(pa.large_binary()).chunks:
-        offsets, values = bytes_of(chunk)
+        offsets, values = binary_buffers(chunk)
         cells += [values.data[start:stop] for start, stop in pairwise(offsets.tolist())]
     return cells
 
@@ -146,11 +148,11 @@ class _Index:
             states = read_states(cells)
             for row, state in enumerate(states):
                 self._note_spaces(row, state)
-            block = decode_states(states, columns_of(states), self._spaces)
+            block = decode_states(states, column_names(states), self._spaces)
             if block.num_steps:
-                self._note_spec(DataSpec.of_block(block, *self._spaces.values()))
+                self._note_spec(DataSpec.from_block(block, *self._spaces.values()))
         except CellError as error:
-            raise error.at(len(self.runs) + error.row) from error
+            raise error.with_row(len(self.runs) + error.row) from error
         ended = block.terminated | block.truncated
         rows = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
         self.runs += [EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows]
@@ -162,7 +164,7 @@ class _Index:
             raise CellError(0, f"its episodes differ from those before it: {difference}")
         self.spec = known.merge(found)
 
-    def _note_spaces(self, row: int, state: State) -> None:
+    def _note_spaces(self, row: int, state: EpisodeState) -> None:
         for column, packed in zip(_WHAT, state.spaces, strict=True):
             if packed not in self._known:
                 self._known[packed] = _space(row, packed)
@@ -179,7 +181,7 @@ def _space(row: int, packed: bytes) -> spaces.Space | None:
     """The space; None if there is none, or one that only RLlib has."""
     try:
         state = unpack(packed)
-    except (Refused, ValueError) as error:
+    except (RefusedValueError, ValueError) as error:
         raise CellError(row, f"its space cannot be read: {error}") from error
     try:
         return space_from_state(state)

@@ -17,8 +17,8 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from hindcast.formats.dtypes import parse_dtype
 from hindcast.formats.messagepack.values import restore
-from hindcast.formats.storable import storable
 
 Path = tuple[str, ...]
 
@@ -57,7 +57,7 @@ class Payload(NamedTuple):
     start: int
     dtype: np.dtype
     shape: tuple[int, ...]
-    result: np.dtype
+    decoded_dtype: np.dtype
     is_plain: bool = False
     is_small_int: bool = False
 
@@ -83,7 +83,7 @@ class Template:
         self._record, self._words = _record(item, self.payloads)
 
     @classmethod
-    def of(cls, item: bytes) -> Template | None:
+    def from_item(cls, item: bytes) -> Template | None:
         """The template of an item; None if items like it may differ in length (text) or are unclear (lists).
 
         Raises:
@@ -109,7 +109,7 @@ class Template:
             column = items[f"p{i}"]
             if payload.is_small_int and (column < _LEAST_SMALL_INT).any():
                 return None
-            columns[payload.path] = column.astype(payload.result)
+            columns[payload.path] = column.astype(payload.decoded_dtype)
         return columns
 
     def fill(self, columns: Mapping[Path, NDArray[Any]]) -> NDArray[np.uint8]:
@@ -201,7 +201,7 @@ def _array(unpacker: msgpack.Unpacker, path: Path, count: int) -> Payload:
         fields[key] = unpacker.unpack()
         if key == b"data":
             stop = unpacker.tell()
-    value, dtype = restore(fields), storable(fields[b"type"], fields.get(b"kind", b""))
+    value, dtype = restore(fields), parse_dtype(fields[b"type"], fields.get(b"kind", b""))
     if dtype.kind == "U":
         raise _NotFixed
     return Payload(path, stop - value.nbytes, dtype, value.shape, dtype.newbyteorder("<"))

@@ -12,10 +12,10 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.formats.storable import Refused, storable
+from hindcast.formats.dtypes import RefusedValueError, parse_dtype
 
 
-def pack(value: Any, *, exactly: bool = False) -> bytes:
+def pack(value: Any, *, is_strict: bool = False) -> bytes:
     """A value as MessagePack: plain values, arrays and NumPy scalars in maps, lists and tuples.
 
     Args:
@@ -24,7 +24,7 @@ def pack(value: Any, *, exactly: bool = False) -> bytes:
     Raises:
         TypeError: anything else.
     """
-    return bytes(msgpack.packb(value, default=_encode, strict_types=exactly))
+    return bytes(msgpack.packb(value, default=_encode, strict_types=is_strict))
 
 
 def unpack(data: bytes | memoryview) -> Any:
@@ -52,12 +52,14 @@ def restore(value: dict[Any, Any]) -> Any:
 
 def refuse_ext(code: int, data: bytes) -> Never:
     """For `ext_hook`."""
-    raise Refused(f"a MessagePack extension of type {code} with {len(data)} bytes, which episodes never have")
+    raise RefusedValueError(
+        f"a MessagePack extension of type {code} with {len(data)} bytes, which episodes never have"
+    )
 
 
 def _encode(value: Any) -> dict[bytes, Any]:
     if isinstance(value, np.ndarray):
-        storable(value.dtype.str)
+        parse_dtype(value.dtype.str)
         return {
             b"nd": True,
             b"type": value.dtype.str,
@@ -73,13 +75,13 @@ def _encode(value: Any) -> dict[bytes, Any]:
 
 
 def _array(value: dict[Any, Any]) -> NDArray[Any]:
-    dtype = storable(value.get(b"type"), value.get(b"kind", b""))
+    dtype = parse_dtype(value.get(b"type"), value.get(b"kind", b""))
     shape, data = value.get(b"shape"), value.get(b"data")
     if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise Refused(f"an array of the shape {shape!r}")
+        raise RefusedValueError(f"an array of the shape {shape!r}")
     if not isinstance(data, bytes) or len(data) != dtype.itemsize * np.prod(shape, dtype=object):
         found = len(data) if isinstance(data, bytes) else type(data).__name__
-        raise Refused(f"an array of {dtype} {shape} with {found} bytes")
+        raise RefusedValueError(f"an array of {dtype} {shape} with {found} bytes")
     return np.frombuffer(data, dtype).reshape(shape)
 
 
@@ -87,4 +89,4 @@ def _complex(text: Any) -> complex:
     try:
         return complex(text)
     except (TypeError, ValueError) as error:
-        raise Refused(f"a complex number written as {text!r}") from error
+        raise RefusedValueError(f"a complex number written as {text!r}") from error

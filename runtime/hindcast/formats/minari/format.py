@@ -12,10 +12,10 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, check_no_schema, needed
-from hindcast.formats.minari.metadata import MAIN, METADATA, metadata_of, read_json
-from hindcast.formats.minari.reading import local_folder, read
-from hindcast.formats.minari.stored import EpisodeGroup, is_episode, look_into
+from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, check_no_schema, require_package
+from hindcast.formats.minari.episode_index import EpisodeGroup, index_episodes, is_episode
+from hindcast.formats.minari.metadata import MAIN_FILE, METADATA_FILE, read_json, read_metadata
+from hindcast.formats.minari.reading import local_folder, read_episodes
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
@@ -32,13 +32,13 @@ class Minari(Format):
 
     def recognises(self, location: Location) -> bool:
         """Whether it is a main file of Minari, or the metadata of a dataset in Arrow or Parquet."""
-        if location.name == METADATA:
+        if location.name == METADATA_FILE:
             return _format_in(location) not in (None, "hdf5")
-        if location.name == MAIN:
+        if location.name == MAIN_FILE:
             return True
         if not location.name.endswith(hdf5.SUFFIXES):
             return False
-        with suppress(DataError), hdf5.opened(location) as file:
+        with suppress(DataError), hdf5.open_file(location) as file:
             return any(map(is_episode, file))
         return False
 
@@ -46,8 +46,10 @@ class Minari(Format):
         """A dataset is all that is in the folder of its metadata and below."""
         groups: list[FileGroup] = []
         grouped: set[str] = set()
-        for entry in sorted(entries, key=lambda entry: entry.relative.count("/")):
-            is_candidate = entry.location.name == METADATA and entry.is_file and entry.relative not in grouped
+        for entry in sorted(entries, key=lambda entry: entry.relative_path.count("/")):
+            is_candidate = (
+                entry.location.name == METADATA_FILE and entry.is_file and entry.relative_path not in grouped
+            )
             if not is_candidate or _format_in(entry.location) is None:
                 continue
             group = _group(entry, entries)
@@ -64,20 +66,20 @@ class Minari(Format):
         check_options(self.name, options.options, ())
         check_no_schema(options, self.name)
         for package in ("minari", "PIL"):
-            needed(location, package, "minari")
-        metadata = metadata_of(location)
+            require_package(location, package, "minari")
+        metadata = read_metadata(location)
         if metadata.data_format not in _FORMATS:
             raise DataError(
                 f"{location} is stored as {metadata.data_format!r}: known are {', '.join(_FORMATS)}"
             )
-        if location.name != METADATA and not location.is_local:
+        if location.name != METADATA_FILE and not location.is_local:
             return [Piece(location, location.info().size or 0)]
-        found = look_into(location, metadata)
-        return [Piece(location, stored.nbytes, stored) for stored in found.in_pieces()]
+        found = index_episodes(location, metadata)
+        return [Piece(location, stored.nbytes, stored) for stored in found.split()]
 
     def describe(self, location: Location) -> DataSpec:
         """Spaces and environment, by the metadata."""
-        return metadata_of(location).spec
+        return read_metadata(location).spec
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
         """Blocks of complete episodes.
@@ -87,27 +89,27 @@ class Minari(Format):
         """
         location: Location = piece.location
         with_infos = options.columns is None or Columns.INFOS in options.columns
-        files = {MAIN: location}
-        if location.name == METADATA:
-            names = [name for episode in piece.stretch.episodes for name in episode.files]
+        files = {MAIN_FILE: location}
+        if location.name == METADATA_FILE:
+            names = [name for episode in piece.extent.episodes for name in episode.files]
             files = {name: location.parent().child(name) for name in names}
         with local_folder(files) as folder:
-            stored: EpisodeGroup = piece.stretch
+            stored: EpisodeGroup = piece.extent
             if stored is None:
-                copy = replace(resolve(folder / MAIN), uri=location.uri)
-                stored = look_into(copy, metadata_of(location))
-            for part in stored.in_pieces():
-                yield read(location, folder, part, with_infos)
+                copy = replace(resolve(folder / MAIN_FILE), uri=location.uri)
+                stored = index_episodes(copy, read_metadata(location))
+            for part in stored.split():
+                yield read_episodes(location, folder, part, with_infos)
 
 
 def _group(metadata: Entry, entries: Sequence[Entry]) -> FileGroup:
-    folder = posixpath.dirname(metadata.relative)
+    folder = posixpath.dirname(metadata.relative_path)
     prefix = f"{folder}/" if folder else ""
-    inside = {entry.relative for entry in entries if entry.relative.startswith(prefix)}
-    namespaces = {entry.relative for entry in entries if entry.location.name == _NAMESPACE}
-    main = metadata.location.parent().child(MAIN)
+    inside = {entry.relative_path for entry in entries if entry.relative_path.startswith(prefix)}
+    namespaces = {entry.relative_path for entry in entries if entry.location.name == _NAMESPACE}
+    main = metadata.location.parent().child(MAIN_FILE)
     return FileGroup(
-        main if f"{prefix}{MAIN}" in inside else metadata.location, frozenset(inside | namespaces)
+        main if f"{prefix}{MAIN_FILE}" in inside else metadata.location, frozenset(inside | namespaces)
     )
 
 

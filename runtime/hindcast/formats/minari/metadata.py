@@ -20,8 +20,8 @@ from hindcast.formats import hdf5
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
 
-METADATA: Final = "metadata.json"
-MAIN: Final = "main_data.hdf5"
+METADATA_FILE: Final = "metadata.json"
+MAIN_FILE: Final = "main_data.hdf5"
 _MAX_BYTES: Final = 64 << 20
 
 
@@ -73,17 +73,17 @@ class MinariMetadata(BaseModel):
         )
 
 
-def metadata_of(location: Location) -> MinariMetadata:
+def read_metadata(location: Location) -> MinariMetadata:
     """What the dataset of a main file, or of a `metadata.json`, says of itself.
 
     Raises:
         DataError: metadata that cannot be read.
         StorageError: storage that refuses.
     """
-    document = location if location.name == METADATA else location.parent().child(METADATA)
-    if location.name == METADATA or document.exists():
+    document = location if location.name == METADATA_FILE else location.parent().child(METADATA_FILE)
+    if location.name == METADATA_FILE or document.exists():
         return _checked(document, read_json(document))
-    with hdf5.opened(location) as file, hdf5.faults(location):
+    with hdf5.open_file(location) as file, hdf5.translate_errors(location):
         attributes = {name: _plain(file.attrs[name]) for name in file.attrs}
     return _checked(location, attributes)
 

@@ -16,14 +16,14 @@ import pyarrow.dataset as pads
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import EMPTY_INFO, Columns, per_observation
+from hindcast.episodes.columns import EMPTY_INFO, Columns, is_per_observation
 from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError, UserError
 from hindcast.formats.layout import RowError
-from hindcast.formats.minari.metadata import METADATA, MinariMetadata
-from hindcast.formats.minari.stored import EpisodeGroup
+from hindcast.formats.minari.episode_index import EpisodeGroup
+from hindcast.formats.minari.metadata import METADATA_FILE, MinariMetadata
 from hindcast.formats.spec import DataSpec
 from hindcast.formatting import plural
 from hindcast.storage.failures import reason_of
@@ -51,14 +51,14 @@ def local_folder(files: Mapping[str, Location]) -> Iterator[Path]:
                 path.symlink_to(location.path)
                 continue
             with (
-                location.reading() as source,
+                location.open_stream() as source,
                 path.open("wb") as copy,
             ):
                 shutil.copyfileobj(source, copy, _COPIED_AT_ONCE)
         yield Path(folder)
 
 
-def read(location: Location, folder: Path, stored: EpisodeGroup, with_infos: bool) -> Block:
+def read_episodes(location: Location, folder: Path, stored: EpisodeGroup, with_infos: bool) -> Block:
     """Complete episodes.
 
     Args:
@@ -85,7 +85,7 @@ def read(location: Location, folder: Path, stored: EpisodeGroup, with_infos: boo
                 steps = len(record["rewards"])
                 _check_rows(folder / str(episode.number), stored.metadata.data_format, steps, where)
         blocks[where] = _block(f"{stored.metadata.dataset_id}/{episode.number}", columns, record, where)
-    DataSpec.common((where, DataSpec.of_block(block)) for where, block in blocks.items())
+    DataSpec.merge_all((where, DataSpec.from_block(block)) for where, block in blocks.items())
     return Block.concat(list(blocks.values()))
 
 
@@ -100,7 +100,7 @@ def _opened(folder: Path, metadata: MinariMetadata) -> MinariStorage:
         "action_space": serialize_space(metadata.action_space),
         "jpeg_encoding": metadata.jpeg_encoding is not False,
     }
-    (folder / METADATA).write_text(json.dumps(document, default=int))
+    (folder / METADATA_FILE).write_text(json.dumps(document, default=int))
     return MinariStorage.read(folder)
 
 
@@ -158,7 +158,7 @@ def _array(values: Any, where: str) -> NDArray[Any]:
 
 def _check_rows(folder: Path, format: str, steps: int, where: str) -> None:
     """Make sure that nothing was lost: Minari reads one batch of an episode, and numbers that are null as NaN."""
-    stored = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA]).to_table()
+    stored = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA_FILE]).to_table()
     if len(stored) != steps + 1:
         raise DataError(
             f"{where} holds {plural(len(stored), 'row')}, of which Minari reads {steps + 1}: write it as shorter "
@@ -186,7 +186,7 @@ def _block(eps_id: str, columns: dict[str, NDArray[Any]], record: Mapping[str, A
     steps = len(columns[Columns.REWARDS])
     flags = {name: _array(record[name], f"{where} in {name}") for name in _FLAGS}
     for name, column in {**columns, **flags}.items():
-        expected = steps + per_observation(name)
+        expected = steps + is_per_observation(name)
         if len(column) != expected:
             raise DataError(
                 f"{where} has {plural(len(column), 'value')} of {name} and {plural(steps, 'reward')}, expected "

@@ -26,12 +26,12 @@ class Description(NamedTuple):
     spec: DataSpec
 
 
-def describe(layout: str, spec: DataSpec) -> dict[bytes, str]:
+def description_metadata(layout: str, spec: DataSpec) -> dict[bytes, str]:
     """Schema metadata that says what a file holds."""
     return {METADATA_KEY: json.dumps({"layout": layout, "formatVersion": FORMAT_VERSION, **spec.to_json()})}
 
 
-def described(schema: pa.Schema) -> Description | None:
+def read_description(schema: pa.Schema) -> Description | None:
     """What a file's metadata say; None if Hindcast did not write it.
 
     Raises:

@@ -14,7 +14,7 @@ from hindcast.episodes.block import I64, Block
 from hindcast.formats.data_file import DataFile, EncodedEpisodes, RowEncoder
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.parquet.description import index_metadata
-from hindcast.formats.parquet.fragments import split_long
+from hindcast.formats.parquet.fragments import split_long_episodes
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.location import Location
 
@@ -31,24 +31,24 @@ class ParquetEncoder(RowEncoder):
 
     suffix = ".parquet"
     compressions = ("lz4", "zstd", "none")
-    longest = 64 << 20
+    max_episode_bytes = 64 << 20
     has_index = False
 
     @abstractmethod
-    def sizes(self, block: Block) -> I64:
+    def estimate_bytes(self, block: Block) -> I64:
         """`[N]` bytes that each episode takes before compression, about."""
 
     @abstractmethod
-    def options(self, schema: pa.Schema) -> dict[str, Any]:
+    def writer_options(self, schema: pa.Schema) -> dict[str, Any]:
         """Arguments of `pq.ParquetWriter`."""
 
-    def pieces(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        return split_long(block, self.sizes(block), self.longest)
+    def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
+        return split_long_episodes(block, self.estimate_bytes(block), self.max_episode_bytes)
 
     def open(self, location: Location, schema: pa.Schema, compression: str) -> ParquetFile:
         return ParquetFile(location, schema, self, compression)
 
-    def overhead(self, schema: pa.Schema, groups: int) -> int:
+    def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:
         """See `RowEncoder.overhead`: the schema, and what describes each column."""
         return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD
 
@@ -70,7 +70,7 @@ class ParquetFile(DataFile):
                 compression=compression,
                 write_page_checksum=True,
                 metadata_collector=self._metadata,
-                **encoder.options(schema),
+                **encoder.writer_options(schema),
             )
         except BaseException:  # it writes a magic number at once, for which a full disk has no room
             self._sink.alive = False
@@ -93,7 +93,7 @@ class ParquetFile(DataFile):
             self._writer.close()
         super().abort()
 
-    def _put(self, group: EncodedEpisodes) -> None:
+    def _write_rows(self, group: EncodedEpisodes) -> None:
         no_rows = pa.Table.from_batches([], self._schema)
         table = pa.concat_tables([no_rows, group.table], promote_options="default").combine_chunks()
         self._writer.write_table(table, row_group_size=len(table))

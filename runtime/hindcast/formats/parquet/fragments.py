@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import per_observation
-from hindcast.episodes.details import NOTHING
+from hindcast.episodes.columns import is_per_observation
+from hindcast.episodes.details import NO_DETAILS
 
 
-def split_long(block: Block, nbytes: NDArray[np.int64], episode_bytes: int) -> Iterator[tuple[Block, bool]]:
+def split_long_episodes(
+    block: Block, nbytes: NDArray[np.int64], episode_bytes: int
+) -> Iterator[tuple[Block, bool]]:
     """The block in pieces: runs of ordinary episodes, and each fragment of an episode that is too long.
 
     Args:
@@ -48,7 +50,7 @@ def _fragments(block: Block, episode: int, count: int) -> Iterator[tuple[Block, 
         yield block.cut(np.array([episode]), np.array([first]), np.array([last - first])), first > 0
 
 
-def join(block: Block, continued: NDArray[np.bool_]) -> Block:
+def join_fragments(block: Block, continued: NDArray[np.bool_]) -> Block:
     """The block with its fragments joined.
 
     Args:
@@ -62,7 +64,7 @@ def join(block: Block, continued: NDArray[np.bool_]) -> Block:
     shared = block.obs_start[continued]  # what comes with it is better known to the row before
     return Block(
         columns={
-            leaf: np.delete(column, shared, axis=0) if per_observation(leaf) else column
+            leaf: np.delete(column, shared, axis=0) if is_per_observation(leaf) else column
             for leaf, column in block.columns.items()
         },
         length=np.add.reduceat(block.length, heads),
@@ -79,7 +81,7 @@ def _newest(
 ) -> NDArray[np.object_]:
     """Of each episode the details of its last fragment that has any."""
     newest = [
-        next((text for text in details[head : tail + 1][::-1] if text), NOTHING)
+        next((text for text in details[head : tail + 1][::-1] if text), NO_DETAILS)
         for head, tail in zip(heads, tails, strict=True)
     ]
     return np.array(newest, dtype=object)

@@ -22,13 +22,13 @@ _FOOTERS = 32
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
 
 
-class Footers(dict[tuple[str, int], pq.FileMetaData]):
+class FooterCache(dict[tuple[str, int], pq.FileMetaData]):
     """The footers of the files that were read last, by path and size. Copies in other processes begin empty."""
 
-    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
-        return Footers, ()
+    def __reduce__(self) -> tuple[type[FooterCache], tuple[()]]:
+        return FooterCache, ()
 
-    def keep(self, file: tuple[str, int], footer: pq.FileMetaData) -> None:
+    def put(self, file: tuple[str, int], footer: pq.FileMetaData) -> None:
         """Keep a footer, and let go of the one that was read longest ago."""
         self.pop(file, None)
         self[file] = footer
@@ -37,12 +37,12 @@ class Footers(dict[tuple[str, int], pq.FileMetaData]):
 
 
 @contextmanager
-def open_parquet(location: Location, footers: Footers | None = None) -> Iterator[pq.ParquetFile]:
+def open_parquet(location: Location, footers: FooterCache | None = None) -> Iterator[pq.ParquetFile]:
     """The Parquet file at a location; whatever Parquet finds wrong with it becomes a `DataError`.
 
     A footer that is among `footers` is not read again.
     """
-    footers = Footers() if footers is None else footers
+    footers = FooterCache() if footers is None else footers
     stream = location.open()
     with stream:
         try:
@@ -53,10 +53,10 @@ def open_parquet(location: Location, footers: Footers | None = None) -> Iterator
                 pre_buffer=not location.is_local,
                 page_checksum_verification=True,
             )
-            footers.keep(key, file.metadata)
+            footers.put(key, file.metadata)
             yield file
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(damaged(str(location), reason_of(error))) from error
+            raise DataError(damage_message(str(location), reason_of(error))) from error
         except ValueError as error:
             if "Unable to deserialize" not in str(error):
                 raise
@@ -66,7 +66,7 @@ def open_parquet(location: Location, footers: Footers | None = None) -> Iterator
             ) from error
 
 
-def tables_of(file: pq.ParquetFile, row_group: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
+def iter_tables(file: pq.ParquetFile, row_group: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a row group, as many at a time as take little memory; none that are empty."""
     about = file.metadata.row_group(row_group)
     rows = max(1, about.num_rows * _READ_BYTES // max(1, about.total_byte_size))
@@ -76,7 +76,7 @@ def tables_of(file: pq.ParquetFile, row_group: int, columns: list[str] | None = 
     return (pa.Table.from_batches([batch]) for batch in batches if len(batch))
 
 
-def damaged(path: str, reason: str) -> str:
+def damage_message(path: str, reason: str) -> str:
     """The sentence for a file that cannot be decoded."""
     if len(reason) > _MOST_OF_A_REASON:
         reason = f"{reason[:_MOST_OF_A_REASON]}…"
@@ -89,7 +89,7 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
     Raises:
         DataError: empty, truncated, or not Parquet.
     """
-    with location.reading() as stream:
+    with location.open_stream() as stream:
         size = stream.size()
         head = stream.read(min(size, _SAMPLE_BYTES))
         stream.seek(max(0, size - _SAMPLE_BYTES))
@@ -97,7 +97,7 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
     if size == 0:
         raise DataError(f"{location} is empty (0 bytes): delete it and record its episodes again")
     if not head.startswith(_MAGIC):
-        raise NotReadable(
+        raise UnknownLayoutError(
             f"{location} is not a Parquet file: it begins with {head[:4]!r} instead of {_MAGIC!r}"
         )
     if not tail.endswith(_MAGIC):
@@ -110,5 +110,5 @@ def fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
     return checksum, size
 
 
-class NotReadable(DataError):
+class UnknownLayoutError(DataError):
     """Files in none of the layouts that are opened directly."""

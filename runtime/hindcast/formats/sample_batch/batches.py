@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import Columns
-from hindcast.formats.columns.infos import text_of
-from hindcast.formats.columns.packed import is_packed, unpack_cells
-from hindcast.formats.layout import CellError, numbers_or_text
+from hindcast.formats.columns.infos import encode_info
+from hindcast.formats.columns.packed_cells import is_packed, unpack_cells
+from hindcast.formats.layout import CellError, require_numbers_or_text
 
 _SINGLE: Final = "SampleBatch"
 _MULTI: Final = "MultiAgentBatch"
-TYPES: Final = (_SINGLE, _MULTI)
+BATCH_TYPES: Final = (_SINGLE, _MULTI)
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     columns: dict[str, Any]
 
 
-def batches_of(line: bytes) -> list[Batch]:
+def parse_batches(line: bytes) -> list[Batch]:
     """The batches of a line: one, or one for each policy.
 
     Raises:
@@ -49,7 +49,7 @@ def batches_of(line: bytes) -> list[Batch]:
         return [Batch(None, document)]
     policies = document.get("policy_batches") if kind == _MULTI else None
     if not isinstance(policies, dict) or not all(isinstance(own, dict) for own in policies.values()):
-        raise CellError(0, f"its type is {kind!r}: expected one of {', '.join(TYPES)}")
+        raise CellError(0, f"its type is {kind!r}: expected one of {', '.join(BATCH_TYPES)}")
     return [Batch(policy, own) for policy, own in policies.items()]
 
 
@@ -60,7 +60,7 @@ def _parsed(line: bytes) -> Any:
         return json.loads(line)
 
 
-def arrays_of(value: Any, name: str) -> Arrays:
+def decode_column(value: Any, name: str) -> Arrays:
     """A column's leaves: `[T, …]` each, text as object arrays of `str`.
 
     Raises:
@@ -77,12 +77,12 @@ def arrays_of(value: Any, name: str) -> Arrays:
         raise CellError(0, f"{name!r}: {error}") from error
 
 
-def infos_of(value: Any) -> NDArray[np.object_]:
+def decode_infos(value: Any) -> NDArray[np.object_]:
     """`[T]` infos as JSON text."""
     values = _unpacked(value, Columns.INFOS)
     if not isinstance(values, list | np.ndarray):
         raise CellError(0, f"its infos are a {type(values).__name__}: expected a list")
-    return np.array([text_of(info, 0) for info in values], dtype=object)
+    return np.array([encode_info(info, 0) for info in values], dtype=object)
 
 
 def _unpacked(value: Any, name: str) -> Any:
@@ -106,4 +106,4 @@ def _array(value: Any, name: str) -> NDArray[Any]:
     array = np.asarray(value)
     if array.ndim == 0:
         raise CellError(0, f"{name!r} is one number: expected one for each timestep")
-    return numbers_or_text(array, name)
+    return require_numbers_or_text(array, name)

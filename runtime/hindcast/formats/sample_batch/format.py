@@ -17,25 +17,32 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import DataError
-from hindcast.formats.columns.packed import is_packed
+from hindcast.formats.columns.packed_cells import is_packed
 from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.rows import Rows
-from hindcast.formats.sample_batch.batches import TYPES, Arrays, Batch, arrays_of, batches_of, infos_of
+from hindcast.formats.sample_batch.batches import (
+    BATCH_TYPES,
+    Arrays,
+    Batch,
+    decode_column,
+    decode_infos,
+    parse_batches,
+)
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.tables.decoding import as_described, check_next
-from hindcast.formats.tables.filters import passing
-from hindcast.formats.tables.naming import ROLES, LeafSource, TablePlan, plan_of
+from hindcast.formats.tables.decoding import cast_to_spec, check_next_observations
+from hindcast.formats.tables.filters import apply_filter
+from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options
-from hindcast.formats.tables.roles import ends_of, texts_of, timesteps_of
-from hindcast.formats.tables.text_files import blocks_of, head_of
-from hindcast.formats.tables.written import written_spec
+from hindcast.formats.tables.recorded_spec import read_recorded_spec
+from hindcast.formats.tables.roles import decode_ends, decode_timesteps, texts_by_value
+from hindcast.formats.tables.text_files import read_chunks, read_head
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _HEAD: Final = 64 << 10
 _FIRST: Final = 4 << 20
-_TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(TYPES).encode() + rb')"')
+_TYPE: Final = re.compile(rb'"type"\s*:\s*"(?:' + "|".join(BATCH_TYPES).encode() + rb')"')
 _AGENT: Final = "agent_index"
 _PER_SEQUENCE: Final = "seq_lens"  # one for each sequence, and not for each timestep
 
@@ -49,7 +56,7 @@ class SampleBatchFormat(Format):
         """See `Format.recognises`: by the type of the first line."""
         if not location.name.removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson")):
             return False
-        return _TYPE.search(head_of(location, _HEAD).split(b"\n", 1)[0]) is not None
+        return _TYPE.search(read_head(location, _HEAD).split(b"\n", 1)[0]) is not None
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.pieces`."""
@@ -57,28 +64,28 @@ class SampleBatchFormat(Format):
         size = location.info().size
         if not size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
-        return [Piece(location, size, dict(written_spec(location, self.name).leaves))]
+        return [Piece(location, size, dict(read_recorded_spec(location, self.name).leaves))]
 
     def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: what the manifest in its folder says."""
-        return replace(written_spec(location, self.name), leaves={})
+        return replace(read_recorded_spec(location, self.name), leaves={})
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.notes`: by the first line, where it is short; a line without flags ends no episode."""
-        line, end, _ = head_of(location, _FIRST).partition(b"\n")
+        line, end, _ = read_head(location, _FIRST).partition(b"\n")
         if not end:
             return ()
         try:
-            plans = [plan_of(_names_of(batch), options) for batch in batches_of(line)]
+            plans = [plan_columns(_names_of(batch), options) for batch in parse_batches(line)]
         except (CellError, DataError) as error:
             raise DataError(f"{location}, line 1: {error}") from error
         return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_of_flags(plan))))
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`: `row` counts timesteps, over all lines."""
-        location, batches = piece.location, _Batches(piece.location, piece.stretch, options)
+        location, batches = piece.location, _Batches(piece.location, piece.extent, options)
         line = 0
-        for _, text in blocks_of(location):
+        for _, text in read_chunks(location):
             parts: list[Rows] = []
             for content in text.removesuffix(b"\n").split(b"\n"):
                 line += 1
@@ -105,7 +112,9 @@ class _Batches:
     def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
         self.timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
-        self._plan_of = cache(partial(plan_of, options=options))  # of columns; most batches have the same
+        self._plan_of = cache(
+            partial(plan_columns, options=options)
+        )  # of columns; most batches have the same
 
     def of_line(self, content: bytes, line: int) -> list[Rows]:
         """The rows of a line's batches that pass the filter.
@@ -119,7 +128,7 @@ class _Batches:
                 read.
         """
         try:
-            found = [self._rows(batch, f"{self._path}:{line - 1}") for batch in batches_of(content)]
+            found = [self._rows(batch, f"{self._path}:{line - 1}") for batch in parse_batches(content)]
         except (CellError, DataError) as error:
             raise DataError(f"{self._path}, line {line}: {error}") from error
         return [rows for rows in found if len(rows)]
@@ -129,7 +138,7 @@ class _Batches:
         roles = _roles(batch, plan, self._options)
         columns = _columns(batch, plan, self._spec)
         _check_lengths(columns, roles)
-        terminated, truncated = ends_of(roles, plan)
+        terminated, truncated = decode_ends(roles, plan)
         first, self.timesteps = self.timesteps, self.timesteps + len(roles)
         rows = Rows(
             columns=columns,
@@ -139,9 +148,9 @@ class _Batches:
             path=self._path,
             row=np.arange(first, self.timesteps),
             eps_id=_episodes(batch, plan, roles, line_id, terminated | truncated),
-            t=timesteps_of(roles, plan),
+            t=decode_timesteps(roles, plan),
         )
-        _, row = passing(roles, self._options.filter, 0)
+        _, row = apply_filter(roles, self._options.filter, 0)
         return rows if len(row) == len(rows) else rows.take(row)
 
 
@@ -168,12 +177,12 @@ def _columns(batch: Batch, plan: TablePlan, spec: DataSpec) -> Arrays:
     columns: Arrays = {}
     for name, source in plan.sources.items():
         if name == Columns.INFOS:
-            columns[name] = infos_of(batch.columns[source.columns[0]])
-        elif name not in ROLES:
-            columns.update(as_described(_leaves(batch, name, source), spec))
+            columns[name] = decode_infos(batch.columns[source.columns[0]])
+        elif name not in ROLE_COLUMNS:
+            columns.update(cast_to_spec(_leaves(batch, name, source), spec))
     for name in leaves_of(Columns.NEXT_OBS, columns):
         columns |= _in_one_dtype(columns, name, obs_leaf(name))
-    check_next(columns)
+    check_next_observations(columns)
     if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
     return columns
@@ -192,22 +201,22 @@ def _in_one_dtype(columns: Arrays, one: str, other: str) -> Arrays:
 
 def _leaves(batch: Batch, name: str, source: LeafSource) -> Arrays:
     if source.shape is None:
-        return arrays_of(batch.columns[source.columns[0]], name)
-    parts = [arrays_of(batch.columns[own], own)[own] for own in source.columns]
+        return decode_column(batch.columns[source.columns[0]], name)
+    parts = [decode_column(batch.columns[own], own)[own] for own in source.columns]
     return {name: np.stack(parts, axis=1).reshape(-1, *source.shape)}
 
 
 def _roles(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table:
     """Ids, flags and what is compared, one value for each timestep."""
-    names = [name for own in ROLES for name in plan.sources.get(own, LeafSource(())).columns]
+    names = [name for own in ROLE_COLUMNS for name in plan.sources.get(own, LeafSource(())).columns]
     compared = [term.column for term in options.filter if term.column in batch.columns]
     columns: dict[str, Any] = {}
     for name in dict.fromkeys([*names, *compared, *([_AGENT] if _AGENT in batch.columns else [])]):
         columns[name] = _role(batch.columns[name], name)
     if plan.end_infos is not None:
-        columns[plan.end_infos] = pa.array(infos_of(batch.columns[plan.end_infos]), pa.string())
+        columns[plan.end_infos] = pa.array(decode_infos(batch.columns[plan.end_infos]), pa.string())
     if not columns:
-        (first, *_) = arrays_of(next(iter(batch.columns.values())), "").values()
+        (first, *_) = decode_column(next(iter(batch.columns.values())), "").values()
         columns[""] = pa.nulls(len(first))
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -219,7 +228,7 @@ def _role(value: Any, name: str) -> pa.Array:
     if isinstance(value, list) and not is_packed(value):
         with suppress(pa.ArrowException):  # values of several types
             return pa.array(value)
-    (array,) = arrays_of(value, name).values()
+    (array,) = decode_column(value, name).values()
     return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())
 
 
@@ -240,12 +249,12 @@ def _episodes(
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:
         number = np.concatenate([[0], np.cumsum(ended[:-1])]) if len(ended) else np.zeros(0, dtype=np.int64)
-        own = texts_of(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
+        own = texts_by_value(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
     else:
-        own = texts_of(roles.column(source.columns[0]), str)
+        own = texts_by_value(roles.column(source.columns[0]), str)
     if batch.policy is not None:
         own = own + f"/{batch.policy}"
     if _AGENT not in roles.column_names:
         return own if batch.policy is None else own + "/0"
     named = batch.policy is not None
-    return own + texts_of(roles.column(_AGENT), lambda agent: f"/{agent}" if agent or named else "")
+    return own + texts_by_value(roles.column(_AGENT), lambda agent: f"/{agent}" if agent or named else "")

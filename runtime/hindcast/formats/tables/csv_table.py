@@ -19,12 +19,12 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.json_lines import BEYOND, beyond, beyond_int64
-from hindcast.formats.tables.naming import TablePlan, plan_of
-from hindcast.formats.tables.read_options import check_options, column_types_of
-from hindcast.formats.tables.text_files import ends_of, head_of
-from hindcast.formats.tables.text_tables import Stretch, TextTables, Types
-from hindcast.formats.tables.written import empty_leaves, leaf_type
+from hindcast.formats.tables.json_lines import INT64_LIMIT, beyond_int64_error, find_beyond_int64
+from hindcast.formats.tables.naming import TablePlan, plan_columns
+from hindcast.formats.tables.read_options import check_options, declared_column_types
+from hindcast.formats.tables.recorded_spec import find_empty_leaves, leaf_type
+from hindcast.formats.tables.text_files import find_record_ends, read_head
+from hindcast.formats.tables.text_tables import TextExtent, TextTables, Types
 from hindcast.storage.location import Location
 
 _OPTIONS: Final = ("delimiter", "header", "column_names", "null_values", "quote_char", "column_types")
@@ -46,14 +46,14 @@ class Csv(TextTables):
         """See `Format.recognises`."""
         return location.name.removesuffix(".gz").endswith((".csv", ".tsv"))
 
-    def quote(self, options: ReadOptions) -> bytes | None:
+    def quote_character(self, options: ReadOptions) -> bytes | None:
         """See `TextTables.quote`."""
         char = _of(options).get("quote_char", '"')
         if char is not False and not (isinstance(char, str) and len(char.encode()) == 1):
             raise DataError(f"the read option 'quote_char' is {char!r}: expected one character, or false")
         return None if char is False else char.encode()
 
-    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Stretch:
+    def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
         """See `TextTables.begin`: the header names the columns."""
         given = _of(options)
         names = given.get("column_names")
@@ -69,13 +69,13 @@ class Csv(TextTables):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError(f"the read option 'column_names' is {names!r}: expected a list of names")
         try:
-            plan = plan_of(names, options, empty_leaves(spec.leaves))
+            plan = plan_columns(names, options, find_empty_leaves(spec.leaves))
         except DataError as error:
             raise DataError(f"{location}: {error}{_hint(names, delimiter)}") from error
         types = _types(plan, spec, options)
-        return Stretch(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
+        return TextExtent(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
 
-    def parse(self, data: bytes, stretch: Stretch, options: ReadOptions) -> pa.Table:
+    def parse(self, data: bytes, stretch: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         table = self._parse(data, stretch, stretch.types, options)
         odd = [
@@ -85,7 +85,7 @@ class Csv(TextTables):
         ]
         if odd:
             table = self._parse(data, stretch, {**stretch.types, **dict.fromkeys(odd, pa.string())}, options)
-        declared = column_types_of(options)
+        declared = declared_column_types(options)
         large = [
             name for name in table.column_names if name not in declared and _is_large(table.column(name))
         ]
@@ -95,13 +95,13 @@ class Csv(TextTables):
             )
         return table
 
-    def _parse(self, data: bytes, stretch: Stretch, types: Types, options: ReadOptions) -> pa.Table:
-        quote, names = self.quote(options), list(stretch.names or ())
+    def _parse(self, data: bytes, stretch: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
+        quote, names = self.quote_character(options), list(stretch.names or ())
         read = pacsv.ReadOptions(
             use_threads=False,
             block_size=len(data) + 1,
             column_names=names,
-            skip_rows_after_names=stretch.header,
+            skip_rows_after_names=stretch.num_header_records,
         )
         parse = pacsv.ParseOptions(
             delimiter=stretch.delimiter,
@@ -116,14 +116,14 @@ class Csv(TextTables):
         try:
             return pacsv.read_csv(pa.py_buffer(data), read, parse, convert)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise _cell_error(error, names, stretch.header) from error
+            raise _cell_error(error, names, stretch.num_header_records) from error
 
     def _header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
         """The columns' names."""
-        quote = self.quote(options)
-        text = head_of(location, _HEADER)
-        if not len(ends_of(text, quote)):
-            text = head_of(location, _LONGEST_HEADER)
+        quote = self.quote_character(options)
+        text = read_head(location, _HEADER)
+        if not len(find_record_ends(text, quote)):
+            text = read_head(location, _LONGEST_HEADER)
         if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{location} is UTF-16 text: save it as UTF-8")
         head = io.StringIO(text.decode("utf-8-sig", "replace"), newline="")
@@ -169,22 +169,22 @@ def _types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[str, p
             types.update(dict.fromkeys(source.columns, leaf_type(leaf)))
         elif name == Columns.REWARDS:
             types.update(dict.fromkeys(source.columns, pa.float64()))
-    return {**types, **column_types_of(options)}
+    return {**types, **declared_column_types(options)}
 
 
 def _refuse_beyond(texts: pa.Table) -> None:
     """Make sure that no cell is a whole number that was made a float because no int64 holds it."""
     for name in texts.column_names:
         for row, text in enumerate(texts.column(name).to_pylist()):
-            if text is not None and _WHOLE.fullmatch(text) and beyond(int(text)) is not None:
-                raise beyond_int64(row, name, text)
+            if text is not None and _WHOLE.fullmatch(text) and find_beyond_int64(int(text)) is not None:
+                raise beyond_int64_error(row, name, text)
 
 
 def _is_large(column: pa.ChunkedArray) -> bool:
     """Whether floats may have been whole numbers that no int64 holds."""
     if not pa.types.is_float64(column.type):
         return False
-    return bool(pc.any(pc.greater_equal(pc.abs(column), float(BEYOND))).as_py())
+    return bool(pc.any(pc.greater_equal(pc.abs(column), float(INT64_LIMIT))).as_py())
 
 
 def _cell_error(error: Exception, names: Sequence[str], header: int) -> CellError:

@@ -15,16 +15,16 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
-from hindcast.formats.columns.arrays import Arrays, is_text, leaves_of
+from hindcast.formats.columns.arrays import Arrays, decode_leaves, is_text
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.layout import LEAVE_OUT, CellError, RowError
+from hindcast.formats.layout import LEAVE_OUT_ADVICE, CellError, RowError
 from hindcast.formats.rows import Rows
-from hindcast.formats.spec import DataSpec, Leaf, kind_of
-from hindcast.formats.tables.episode_rows import steps_of
-from hindcast.formats.tables.filters import passing
-from hindcast.formats.tables.json_lines import json_cells
-from hindcast.formats.tables.naming import ROLES, LeafSource, TablePlan
-from hindcast.formats.tables.roles import actors_of, ends_of, episodes_of, timesteps_of
+from hindcast.formats.spec import DataSpec, Leaf, describe_array
+from hindcast.formats.tables.episode_rows import flatten_episodes
+from hindcast.formats.tables.filters import apply_filter
+from hindcast.formats.tables.json_lines import parse_json_cells
+from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan
+from hindcast.formats.tables.roles import decode_actors, decode_ends, decode_episode_ids, decode_timesteps
 
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
@@ -49,7 +49,7 @@ class TableReader(NamedTuple):
     options: ReadOptions
 
 
-def rows_of(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
+def decode_rows(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
     """A table's timesteps that pass the filter; None if none does.
 
     Args:
@@ -65,31 +65,33 @@ def rows_of(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
         DataError: cells that cannot be read, with file and row.
     """
     path, plan, spec = reader.path, reader.plan, reader.spec
-    with sentences(path, range(first, first + len(table))):
-        steps = steps_of(table, plan)
-    with sentences(path):
-        table, row = passing(steps.table if steps else table, reader.options.filter, 0 if steps else first)
+    with locate_errors(path, range(first, first + len(table))):
+        steps = flatten_episodes(table, plan)
+    with locate_errors(path):
+        table, row = apply_filter(
+            steps.table if steps else table, reader.options.filter, 0 if steps else first
+        )
     if not len(table):
         return None
     is_last = None
     if steps is not None:
         is_last, row = steps.is_last[row], first + steps.row[row]
-    with sentences(path, row):
-        terminated, truncated = ends_of(table, plan)
+    with locate_errors(path, row):
+        terminated, truncated = decode_ends(table, plan)
         if is_last is not None and Columns.EPS_ID not in plan.sources:
             truncated |= is_last & ~terminated
         table, next_missing = _filled(table, plan)
         columns: dict[str, NDArray[Any]] = {}
         for name, source in plan.sources.items():
             is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
-            if name not in (*ROLES, Columns.INFOS) and not is_empty:
-                columns.update(as_described(_leaves(table, name, source, reader), spec))
-        check_next(columns)
+            if name not in (*ROLE_COLUMNS, Columns.INFOS) and not is_empty:
+                columns.update(cast_to_spec(_leaves(table, name, source, reader), spec))
+        check_next_observations(columns)
         if next_missing.any():
             _set_to_zero(columns, next_missing)
         _check_rewards(columns)
         is_ours = bool(spec.leaves)  # whose infos say who acted
-        columns |= {} if is_ours else actors_of(table, plan)
+        columns |= {} if is_ours else decode_actors(table, plan)
         texts = _infos(table, reader)
         columns |= {} if texts is None else {Columns.INFOS: texts}
         return Rows(
@@ -99,13 +101,13 @@ def rows_of(table: pa.Table, first: int, reader: TableReader) -> Rows | None:
             next_missing=next_missing,
             path=path,
             row=row,
-            eps_id=episodes_of(table, plan, is_ours=is_ours),
-            t=timesteps_of(table, plan),
+            eps_id=decode_episode_ids(table, plan, is_ours=is_ours),
+            t=decode_timesteps(table, plan),
         )
 
 
 @contextmanager
-def sentences(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
+def locate_errors(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
     """Name the file in errors, and the row in those about a cell.
 
     Args:
@@ -131,24 +133,24 @@ def _leaves(table: pa.Table, name: str, source: LeafSource, reader: TableReader)
         is_plain = packed is not None and obs_leaf(root(name)) not in map(obs_leaf, packed)
         if is_plain or (known is not None and known.kind == "text"):
             return {name: np.array(column.to_pylist(), dtype=object)}
-        parsed = json_cells(column, own)
+        parsed = parse_json_cells(column, own)
         if parsed is not None:
             column, field = parsed, pa.field(own, parsed.type)
     try:
-        return leaves_of(column, field, name)
+        return decode_leaves(column, field, name)
     except CellError as error:
-        way_out = _FILL if root(name) in _OWN else LEAVE_OUT
+        way_out = _FILL if root(name) in _OWN else LEAVE_OUT_ADVICE
         raise CellError(error.row, f"{error}; {way_out}") from error
     except DataError as error:
         if root(name) in _OWN:
             raise
-        raise DataError(f"{error}; {LEAVE_OUT}") from error
+        raise DataError(f"{error}; {LEAVE_OUT_ADVICE}") from error
 
 
 def _assembled(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
     parts = []
     for own in source.columns:
-        (part,) = leaves_of(table.column(own), table.schema.field(own), own).values()
+        (part,) = decode_leaves(table.column(own), table.schema.field(own), own).values()
         if part.dtype == object:
             raise _no_number(part, own, name)
         if part.ndim != 1:
@@ -180,15 +182,15 @@ def _infos(table: pa.Table, reader: TableReader) -> NDArray[np.object_] | None:
         return np.full(len(table), "", dtype=object) if is_silent else None
     column = table.column(source.columns[0])
     if not is_text(column.type):
-        texts = infos.texts_of(column)
+        texts = infos.encode_infos(column)
     else:
         texts = np.array(column.fill_null("").to_pylist(), dtype=object)
         if not is_ours:
-            infos.check_texts(texts)
+            infos.check_infos(texts)
     return texts if is_ours or texts.any() else None
 
 
-def check_next(columns: dict[str, NDArray[Any]]) -> None:
+def check_next_observations(columns: dict[str, NDArray[Any]]) -> None:
     """Make sure that observations after a step have the dtype and shape of those before it."""
     following = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
     if not following:
@@ -200,11 +202,12 @@ def check_next(columns: dict[str, NDArray[Any]]) -> None:
         other = now[obs_leaf(name)]
         if (column.dtype, column.shape) != (other.dtype, other.shape):
             raise DataError(
-                f"{name!r} is {kind_of(column)} and {obs_leaf(name)!r} is {kind_of(other)}: both must be the same"
+                f"{name!r} is {describe_array(column)} and {obs_leaf(name)!r} is "
+                f"{describe_array(other)}: both must be the same"
             )
 
 
-def as_described(leaves: Arrays, spec: DataSpec) -> Arrays:
+def cast_to_spec(leaves: Arrays, spec: DataSpec) -> Arrays:
     """The leaves in the dtype and shape of the file's own description."""
     return {name: _as_leaf(name, array, spec.leaves.get(obs_leaf(name))) for name, array in leaves.items()}
 
@@ -219,7 +222,7 @@ def _as_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[Any]:
         array = np.ascontiguousarray(array, dtype=half).view(leaf.dtype)
     wanted = (len(array), *leaf.shape)
     if array.size != np.prod(wanted, dtype=np.int64):
-        raise CellError(0, f"{name!r} is {kind_of(array)}: expected {leaf}")
+        raise CellError(0, f"{name!r} is {describe_array(array)}: expected {leaf}")
     return array.astype(leaf.dtype, copy=False).reshape(wanted)
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.layout import LEAVE_OUT, CellError, first_true, refuse_null
+from hindcast.formats.layout import LEAVE_OUT_ADVICE, CellError, first_true, refuse_null
 from hindcast.formats.tables.naming import TablePlan
 from hindcast.formatting import plural
 
@@ -35,7 +35,7 @@ class StepTable(NamedTuple):
     is_last: Bool
 
 
-def steps_of(table: pa.Table, plan: TablePlan) -> StepTable | None:
+def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     """A table of whole episodes as timesteps; None where its rows are timesteps.
 
     They are episodes where actions and all that is a single value in each timestep are lists. Columns that are no lists
@@ -71,11 +71,11 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _check_lengths(column: pa.ChunkedArray, name: str, lengths: I64, measure: str) -> None:
-    refuse_null(column, name, f": expected a list, as {measure!r} is; {LEAVE_OUT}")
+    refuse_null(column, name, f": expected a list, as {measure!r} is; {LEAVE_OUT_ADVICE}")
     own = pc.list_value_length(column).to_numpy()
     if (row := first_true(own != lengths)) is not None:
         raise CellError(
             row,
             f"{name!r} has {plural(own[row], 'item')} and {measure!r} has {lengths[row]}: where a row is a whole "
-            f"episode, its lists have one for each timestep; {LEAVE_OUT}",
+            f"episode, its lists have one for each timestep; {LEAVE_OUT_ADVICE}",
         )

@@ -16,10 +16,10 @@ from hindcast.episodes.block import I64
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.tables.naming import nearest
+from hindcast.formats.tables.naming import suggest_name
 
 _ROW: Final = "__hindcast_row"
-COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -30,7 +30,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 """A filter's operators, for Arrow's expressions and NumPy's arrays."""
 
 
-def expression_of(terms: Sequence[FilterTerm], schema: pa.Schema) -> pc.Expression | None:
+def build_expression(terms: Sequence[FilterTerm], schema: pa.Schema) -> pc.Expression | None:
     """All comparisons together; None without any.
 
     Raises:
@@ -41,7 +41,7 @@ def expression_of(terms: Sequence[FilterTerm], schema: pa.Schema) -> pc.Expressi
     return reduce(operator.and_, [_expression(term, schema) for term in terms])
 
 
-def passing(table: pa.Table, terms: Sequence[FilterTerm], first: int) -> tuple[pa.Table, I64]:
+def apply_filter(table: pa.Table, terms: Sequence[FilterTerm], first: int) -> tuple[pa.Table, I64]:
     """The rows that pass, and `[R]` their numbers in the file.
 
     Args:
@@ -52,7 +52,7 @@ def passing(table: pa.Table, terms: Sequence[FilterTerm], first: int) -> tuple[p
     Raises:
         DataError: as `expression_of`.
     """
-    keep = expression_of(terms, table.schema)
+    keep = build_expression(terms, table.schema)
     if keep is None:
         return table, np.arange(first, first + len(table))
     names = list(dict.fromkeys(term.column for term in terms))
@@ -64,7 +64,7 @@ def passing(table: pa.Table, terms: Sequence[FilterTerm], first: int) -> tuple[p
 def _expression(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
     if term.column not in schema.names:
         raise DataError(
-            f"it has no column {term.column!r}, which `filter` names: {nearest(term.column, schema.names)}"
+            f"it has no column {term.column!r}, which `filter` names: {suggest_name(term.column, schema.names)}"
         )
     kind = schema.field(term.column).type
     if pa.types.is_dictionary(kind):
@@ -75,7 +75,7 @@ def _expression(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
     for value in values:
         _check_kind(value, term, kind)
     column = pc.field(term.column)
-    return column.isin(values) if term.op == "in" else COMPARE[term.op](column, pc.scalar(term.value))
+    return column.isin(values) if term.op == "in" else OPERATORS[term.op](column, pc.scalar(term.value))
 
 
 def _check_kind(value: Any, term: FilterTerm, kind: pa.DataType) -> None:
@@ -89,14 +89,14 @@ def _check_kind(value: Any, term: FilterTerm, kind: pa.DataType) -> None:
         raise DataError(f"`filter` compares {term.column!r}, a column of {kind}, with {value!r}")
 
 
-def keyed_schema(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
+def add_keys_to_schema(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
     """The schema with the keys that the file has no column for."""
     return pa.schema(
         [*schema, *(pa.field(name, value.type) for name, value in _absent(schema, options).items())]
     )
 
 
-def keyed(table: pa.Table, options: ReadOptions, schema: pa.Schema | None = None) -> pa.Table:
+def add_keys(table: pa.Table, options: ReadOptions, schema: pa.Schema | None = None) -> pa.Table:
     """The table with the keys that the file has no column for.
 
     Args:
@@ -109,7 +109,7 @@ def keyed(table: pa.Table, options: ReadOptions, schema: pa.Schema | None = None
     return table
 
 
-def guarantee(schema: pa.Schema, options: ReadOptions) -> pc.Expression | None:
+def key_expression(schema: pa.Schema, options: ReadOptions) -> pc.Expression | None:
     """What holds for all rows of the file."""
     terms = [pc.field(name) == value for name, value in _absent(schema, options).items() if value.is_valid]
     return reduce(operator.and_, terms) if terms else None

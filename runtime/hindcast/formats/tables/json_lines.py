@@ -19,13 +19,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hindcast.formats.columns.infos import text_of
+from hindcast.formats.columns.infos import encode_info
 from hindcast.formats.layout import CellError
+from hindcast.formats.tables.recorded_spec import element_type
 from hindcast.formats.tables.text_files import BOM
-from hindcast.formats.tables.written import element_of
 
 _DEEPEST: Final = 64
-BEYOND: Final = 1 << 63
+INT64_LIMIT: Final = 1 << 63
 _NOT_ONE_TYPE: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
 _LONG: Final = re.compile(rb"[\s:,\[-]\d{19}")  # a whole number that may take more than 64 bits
 _ONE_A_LINE: Final = "; write one object per line, or all of them as one array"
@@ -34,22 +34,22 @@ _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf
 Types = Mapping[str, pa.DataType]
 
 
-def rows_of_lines(data: bytes) -> list[dict[str, Any]]:
+def parse_lines(data: bytes) -> list[dict[str, Any]]:
     """The object of each line that is not empty.
 
     Raises:
         CellError: a line that is not an object, or has a key twice.
     """
-    rows, parse = [], parser(data)
+    rows, parse = [], choose_parser(data)
     for number, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
-        row = object_of(_parsed(line, number, parse, _ONE_A_LINE), number)
+        row = require_object(_parsed(line, number, parse, _ONE_A_LINE), number)
         if (count := line.count(b'":')) > len(row) and count > _num_keys(row):
             json.loads(line, object_pairs_hook=partial(_refuse_twice, number))
         rows.append(row)
     return rows
 
 
-def object_of(value: Any, row: int) -> dict[str, Any]:
+def require_object(value: Any, row: int) -> dict[str, Any]:
     """The value, which is an object.
 
     Raises:
@@ -60,13 +60,13 @@ def object_of(value: Any, row: int) -> dict[str, Any]:
     return value
 
 
-def parser(data: bytes) -> Callable[[bytes], Any]:
+def choose_parser(data: bytes) -> Callable[[bytes], Any]:
     """What parses the JSON in `data` exactly: orjson if it can, which is several times as fast."""
     is_for_python = b"NaN" in data or b"Infinity" in data or _LONG.search(data) is not None
     return json.loads if is_for_python else orjson.loads
 
 
-def table_of(
+def build_table(
     rows: Sequence[Mapping[str, Any]], types: Types, infos: Collection[str], declared: Collection[str]
 ) -> pa.Table:
     """The objects as a table.
@@ -84,13 +84,13 @@ def table_of(
     for name in dict.fromkeys([*types, *(name for row in rows for name in row)]):
         values = [row.get(name) for row in rows]
         if name in infos:
-            columns[name] = pa.array([text_of(value, i) for i, value in enumerate(values)], pa.string())
+            columns[name] = pa.array([encode_info(value, i) for i, value in enumerate(values)], pa.string())
         else:
             columns[name] = _column(_rounded(values) if name in declared else values, name, types.get(name))
     return pa.table(columns)
 
 
-def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
+def parse_json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
     """The values of text cells that all begin like JSON arrays or objects; None if they do not.
 
     Raises:
@@ -101,7 +101,7 @@ def json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
     if not len(column) or not pc.all(begins).as_py():
         return None
     cells = [cell.encode() for cell in column.to_pylist()]
-    parse = parser(b" ".join(cells))
+    parse = choose_parser(b" ".join(cells))
     try:
         values = [_parsed(cell, row, parse) for row, cell in enumerate(cells)]
         return pa.chunked_array([_column(values, name, None)])
@@ -139,9 +139,9 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
             raise CellError(0, f"the lists and objects of {name!r} are nested more than {_DEEPEST} deep")
         return array
     row = _first_odd(_with_numbers(values), kind)
-    number = beyond(values[row])
+    number = find_beyond_int64(values[row])
     if number is not None:
-        raise beyond_int64(row, name, number)
+        raise beyond_int64_error(row, name, number)
     shown = json.dumps(values[row])[:60]
     expected = f"expected {kind}" if kind is not None else "the rows before it hold other types"
     raise CellError(
@@ -150,7 +150,7 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None) -> pa.Array:
     )
 
 
-def beyond_int64(row: int, name: str, number: object) -> CellError:
+def beyond_int64_error(row: int, name: str, number: object) -> CellError:
     """The error for a whole number that does not fit into int64."""
     return CellError(
         row,
@@ -172,10 +172,10 @@ def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
             for field in kind.fields
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind.fields))
-    if pa.types.is_integer(element_of(kind)):
+    if pa.types.is_integer(element_type(kind)):
         with suppress(OverflowError):  # of uint64, which only whole numbers need
             found = pa.array(values)
-            if pa.types.is_floating(element_of(found.type)):
+            if pa.types.is_floating(element_type(found.type)):
                 return found.cast(kind)
     return pa.array(values, kind)
 
@@ -187,7 +187,7 @@ def _with_numbers(value: Any) -> Any:
 
 def _rounded(value: Any) -> Any:
     """The value, with whole numbers that do not fit into int64 as floats."""
-    return _mapped(value, lambda leaf: leaf if beyond(leaf) is None else float(leaf))
+    return _mapped(value, lambda leaf: leaf if find_beyond_int64(leaf) is None else float(leaf))
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -198,12 +198,12 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def beyond(value: Any) -> int | None:
+def find_beyond_int64(value: Any) -> int | None:
     """The first whole number in a JSON value that does not fit into int64."""
     if isinstance(value, int):
-        return None if -BEYOND <= value < BEYOND else value
+        return None if -INT64_LIMIT <= value < INT64_LIMIT else value
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for part in parts if (found := beyond(part)) is not None), None)
+    return next((found for part in parts if (found := find_beyond_int64(part)) is not None), None)
 
 
 def _first_odd(values: Sequence[Any], kind: pa.DataType | None) -> int:

@@ -12,12 +12,12 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import sentences
-from hindcast.formats.tables.json_lines import object_of, parser, rows_of_lines, table_of
-from hindcast.formats.tables.read_options import check_options, column_types_of
-from hindcast.formats.tables.text_files import BOM, Span, head_of, is_compressed, opened
-from hindcast.formats.tables.text_tables import Stretch, TextTables, info_names
-from hindcast.formats.tables.written import column_types
+from hindcast.formats.tables.decoding import locate_errors
+from hindcast.formats.tables.json_lines import build_table, choose_parser, parse_lines, require_object
+from hindcast.formats.tables.read_options import check_options, declared_column_types
+from hindcast.formats.tables.recorded_spec import column_types
+from hindcast.formats.tables.text_files import BOM, Span, is_gzip, open_text, read_head
+from hindcast.formats.tables.text_tables import TextExtent, TextTables, info_column_names
 from hindcast.storage.location import Location
 
 _ENDINGS: Final = (".json", ".jsonl", ".ndjson")
@@ -37,42 +37,44 @@ class Json(TextTables):
             return False
         return _begins(location) in (b"{", b"[", b"")
 
-    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Stretch:  # noqa: ARG002
+    def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:  # noqa: ARG002
         """See `TextTables.begin`."""
         check_options(self.name, options.options, ("column_types",))
-        return Stretch(None, 0, None, column_types(spec), spec.leaves)
+        return TextExtent(None, 0, None, column_types(spec), spec.leaves)
 
-    def is_whole(self, location: Location) -> bool:
+    def is_unsplittable(self, location: Location) -> bool:
         """See `TextTables.is_whole`."""
-        return is_compressed(location) or _is_array(location)
+        return is_gzip(location) or _is_array(location)
 
-    def blocks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
+    def read_chunks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
         """See `TextTables.blocks`: of an array its objects."""
         if not _is_array(location):
-            yield from super().blocks(location, options)
+            yield from super().read_chunks(location, options)
             return
         rows = _array_of(location)
         for first in range(0, len(rows), _ROWS_AT_ONCE):
             some = rows[first : first + _ROWS_AT_ONCE]
             yield Span(0, 0, first, len(some)), some
 
-    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:  # noqa: ARG002
+    def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:  # noqa: ARG002
         """See `TextTables.first_names`: of the first object, where it is short."""
-        text = head_of(location, _FIRST).removeprefix(BOM).decode(errors="replace").lstrip().removeprefix("[")
+        text = (
+            read_head(location, _FIRST).removeprefix(BOM).decode(errors="replace").lstrip().removeprefix("[")
+        )
         try:
             first, _ = json.JSONDecoder().raw_decode(text.lstrip())
         except (ValueError, RecursionError):
             return ()
         return list(first) if isinstance(first, dict) else ()
 
-    def parse(self, data: Any, stretch: Stretch, options: ReadOptions) -> pa.Table:
+    def parse(self, data: Any, stretch: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
-        rows = rows_of_lines(data) if isinstance(data, bytes) else data
+        rows = parse_lines(data) if isinstance(data, bytes) else data
         if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
             raise CellError(
                 0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
             )
-        return table_of(rows, stretch.types, info_names(options), column_types_of(options))
+        return build_table(rows, stretch.types, info_column_names(options), declared_column_types(options))
 
 
 def _is_column(value: Any) -> bool:
@@ -88,17 +90,17 @@ def _is_array(location: Location) -> bool:
 
 def _begins(location: Location) -> bytes:
     """The first character."""
-    return head_of(location, _HEAD).removeprefix(BOM).lstrip()[:1]
+    return read_head(location, _HEAD).removeprefix(BOM).lstrip()[:1]
 
 
 def _array_of(location: Location) -> list[dict[str, Any]]:
-    with opened(location) as stream:
+    with open_text(location) as stream:
         data = bytes(stream.read()).removeprefix(BOM)
     try:
-        rows = parser(data)(data)
+        rows = choose_parser(data)(data)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{location} is not JSON: {error}") from error
     if not rows:
         raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
-    with sentences(str(location)):
-        return [object_of(value, row) for row, value in enumerate(rows)]
+    with locate_errors(str(location)):
+        return [require_object(value, row) for row, value in enumerate(rows)]

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, root
 from hindcast.errors import DataError
-from hindcast.formats.columns.steps import DONES, NO_OUTPUTS
+from hindcast.formats.columns.steps import DONE_NAMES, NON_OUTPUT_COLUMNS
 from hindcast.formats.format import ReadOptions
-from hindcast.formatting import natural
+from hindcast.formatting import natural_sort_key
 
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
     Columns.OBS: ("observations", "observation", "state", "states"),
@@ -29,7 +29,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     ),
     Columns.ACTIONS: ("action",),
     Columns.REWARDS: ("reward",),
-    Columns.TERMINATEDS: (*DONES, "terminal", "terminals", "terminated"),
+    Columns.TERMINATEDS: (*DONE_NAMES, "terminal", "terminals", "terminated"),
     Columns.TRUNCATEDS: ("timeout", "timeouts", "truncated"),
     Columns.INFOS: ("info",),
     Columns.EPS_ID: ("episode_id", "episode"),
@@ -41,7 +41,7 @@ _NUMBERED: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _NEEDED: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _WITHOUT_REWARDS: Final = ", or read `columns: [obs, actions]` alone, all that BC needs"
 # Read in addition to the leaves, whatever `columns` names.
-ROLES: Final = (
+ROLE_COLUMNS: Final = (
     Columns.TERMINATEDS,
     Columns.TRUNCATEDS,
     Columns.EPS_ID,
@@ -49,7 +49,7 @@ ROLES: Final = (
     Columns.AGENT_ID,
     Columns.MODULE_ID,
 )
-_SINGLE: Final = (*ROLES, Columns.REWARDS, Columns.INFOS)
+_SINGLE: Final = (*ROLE_COLUMNS, Columns.REWARDS, Columns.INFOS)
 _INDEXED: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
 _GLOB: Final = re.compile(r"[*?]")
 
@@ -78,9 +78,9 @@ class TablePlan:
     """
 
     sources: dict[str, LeafSource]
-    only_done: str | None
+    done_column: str | None
     end_infos: str | None
-    left_out: tuple[str, ...]
+    skipped_columns: tuple[str, ...]
 
     @property
     def columns(self) -> list[str]:
@@ -92,17 +92,19 @@ class TablePlan:
     def notes(self) -> tuple[str, ...]:
         """How ambiguous columns were interpreted."""
         notes = []
-        if self.only_done is not None:
+        if self.done_column is not None:
             unless = "" if self.end_infos is None else f", unless its {self.end_infos!r} reports a time limit"
             notes.append(
-                f"{self.only_done!r} says that an episode is over, but not why: read as terminated{unless}"
+                f"{self.done_column!r} says that an episode is over, but not why: read as terminated{unless}"
             )
-        if self.left_out:
-            notes.append(f"the columns {listed(self.left_out)} are not read: other columns replace them")
+        if self.skipped_columns:
+            notes.append(
+                f"the columns {format_names(self.skipped_columns)} are not read: other columns replace them"
+            )
         return tuple(notes)
 
 
-def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] = ()) -> TablePlan:
+def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Collection[str] = ()) -> TablePlan:
     """What to read of a table with these columns.
 
     Args:
@@ -115,7 +117,9 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
     """
     names = [*names, *(key for key in options.keys if key not in names)]
     table = _Table(names)
-    schema = {Columns.TERMINATEDS if own in DONES else own: theirs for own, theirs in options.schema.items()}
+    schema = {
+        Columns.TERMINATEDS if own in DONE_NAMES else own: theirs for own, theirs in options.schema.items()
+    }
     sources: dict[str, LeafSource] = {}
     for own in dict.fromkeys([*ALIASES, *map(root, schema)]):
         sources.update(_sources_of(own, schema, table))
@@ -124,24 +128,24 @@ def plan_of(names: Sequence[str], options: ReadOptions, empty: Collection[str] =
     left_out: list[str] = []
     for stem, source in table.stems.items():
         if taken.isdisjoint(source.columns):
-            if root(stem) in NO_OUTPUTS or root(stem) in sources:
+            if root(stem) in NON_OUTPUT_COLUMNS or root(stem) in sources:
                 left_out += source.columns
             else:
                 sources[stem] = source
     only_done, end_infos = _only_done(sources, options)
     sources = _selected(sources, options.columns)
-    _check_needed({*sources, *empty}, options.columns, names)
-    silent = NO_OUTPUTS - set(DONES) - ALIASES.keys()
+    _check_needed({*sources, *empty_leaves}, options.columns, names)
+    silent = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
     return TablePlan(sources, only_done, end_infos, tuple(name for name in left_out if name not in silent))
 
 
-def nearest(name: str, names: Collection[str]) -> str:
+def suggest_name(name: str, names: Collection[str]) -> str:
     """Advice for an unknown name: the closest known one, else all of them."""
     close = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {listed(names)}"
+    return f"did you mean {close[0]!r}?" if close else f"there are {format_names(names)}"
 
 
-def listed(names: Collection[str]) -> str:
+def format_names(names: Collection[str]) -> str:
     """Names for a sentence; of many, the first 20."""
     shown = list(names)[:20]
     return f"{shown}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
@@ -192,7 +196,7 @@ def _assembled(stem: str, parts: dict[tuple[int, ...], str]) -> LeafSource:
     dimensions = {len(index) for index in parts}
     if len(dimensions) > 1:
         raise DataError(
-            f"the columns of {stem!r} are numbered in several ways: {listed(sorted(parts.values()))}"
+            f"the columns of {stem!r} are numbered in several ways: {format_names(sorted(parts.values()))}"
         )
     order = sorted(parts)
     shape = tuple(max(index[axis] for index in order) + 1 for axis in range(dimensions.pop()))
@@ -208,7 +212,8 @@ def _check_single(sources: Mapping[str, LeafSource]) -> None:
     several = next((own for own in _SINGLE if own in sources and len(sources[own].columns) > 1), None)
     if several is not None:
         raise DataError(
-            f"{several!r} is one column, and {listed(sources[several].columns)} are several: name one under `schema`"
+            f"{several!r} is one column, and {format_names(sources[several].columns)} are several: "
+            "name one under `schema`"
         )
 
 
@@ -238,10 +243,12 @@ def _mapped(own: str, theirs: str | Sequence[str], table: _Table) -> dict[str, L
     if theirs in table.names:
         return {own: LeafSource((theirs,))}
     if _GLOB.search(theirs):
-        matching = sorted((name for name in table.names if fnmatch.fnmatchcase(name, theirs)), key=natural)
+        matching = sorted(
+            (name for name in table.names if fnmatch.fnmatchcase(name, theirs)), key=natural_sort_key
+        )
         if not matching:
             raise DataError(
-                f"no column matches {theirs!r}, which `schema` names: there are {listed(table.names)}"
+                f"no column matches {theirs!r}, which `schema` names: there are {format_names(table.names)}"
             )
         return {own: LeafSource(tuple(matching), (len(matching),))}
     found = table.of(theirs, own)
@@ -252,7 +259,7 @@ def _mapped(own: str, theirs: str | Sequence[str], table: _Table) -> dict[str, L
 
 def _no_column(name: str, own: str, table: _Table) -> DataError:
     return DataError(
-        f"it has no column {name!r}, which `schema` names for {own!r}: {nearest(name, table.names)}"
+        f"it has no column {name!r}, which `schema` names for {own!r}: {suggest_name(name, table.names)}"
     )
 
 
@@ -261,7 +268,7 @@ def _only_done(sources: dict[str, LeafSource], options: ReadOptions) -> tuple[st
     over = sources.get(Columns.TERMINATEDS)
     if over is None or Columns.TRUNCATEDS in sources or Columns.TERMINATEDS in options.schema:
         return None, None
-    if over.columns[0] not in DONES and not any(name in DONES for name in options.schema):
+    if over.columns[0] not in DONE_NAMES and not any(name in DONE_NAMES for name in options.schema):
         return None, None
     infos = sources.get(Columns.INFOS)
     return over.columns[0], None if infos is None else infos.columns[0]
@@ -275,7 +282,7 @@ def _selected(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> 
         if name not in known:
             own = next((own for own, source in sources.items() if name in source.columns), None)
             raise DataError(
-                f"it has no column {name!r}, which `columns` names: {nearest(name, known)}"
+                f"it has no column {name!r}, which `columns` names: {suggest_name(name, known)}"
                 if own is None
                 else f"`columns` takes Hindcast's names: write {root(own)!r} for {name!r}"
             )
@@ -283,7 +290,7 @@ def _selected(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> 
     return {
         name: source
         for name, source in sources.items()
-        if name in wanted or root(name) in wanted or name in ROLES
+        if name in wanted or root(name) in wanted or name in ROLE_COLUMNS
     }
 
 
@@ -294,5 +301,5 @@ def _check_needed(sources: Collection[str], columns: Sequence[str] | None, names
         spared = _WITHOUT_REWARDS if missing == Columns.REWARDS else ""
         raise DataError(
             f"it has no column {missing!r}, nor an alias of it: name it under `schema`{spared}; there are "
-            f"{listed(names)}"
+            f"{format_names(names)}"
         )

@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 from hindcast.episodes.block import I64
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import of_fragments
+from hindcast.formats.columns.infos import clear_repeated_infos
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT
 from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
-from hindcast.formats.parquet.description import described, read_index
-from hindcast.formats.parquet.opening import damaged, fingerprint, open_parquet
+from hindcast.formats.parquet.description import read_description, read_index
+from hindcast.formats.parquet.opening import damage_message, fingerprint, open_parquet
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
-from hindcast.formats.tables.filters import expression_of, guarantee, keyed, keyed_schema
-from hindcast.formats.tables.naming import TablePlan, plan_of
+from hindcast.formats.tables.decoding import TableReader, decode_rows, locate_errors
+from hindcast.formats.tables.filters import add_keys, add_keys_to_schema, build_expression, key_expression
+from hindcast.formats.tables.naming import TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
@@ -50,7 +50,7 @@ class Parquet(Format):
         """See `Format.recognises`."""
         if location.name.endswith((".parquet", ".pq")):
             return True
-        with location.reading() as stream:
+        with location.open_stream() as stream:
             return bytes(stream.read(4)) == _MAGIC
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
@@ -86,7 +86,7 @@ class Parquet(Format):
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`; a row group that is much larger than a piece comes in several parts."""
-        groups, row = piece.stretch
+        groups, row = piece.extent
         with open_parquet(piece.location) as file:
             schema = file.schema_arrow
             plan = _plan(piece.location, schema, options)
@@ -95,7 +95,7 @@ class Parquet(Format):
             own = [name for name in names if name in schema.names]
             joints = _joints(file) if Columns.INFOS in plan.sources else np.zeros(0, dtype=np.int64)
             for part in _tables(file, groups, own, piece.nbytes):
-                rows = rows_of(keyed(part, options, schema), row, reader)
+                rows = decode_rows(add_keys(part, options, schema), row, reader)
                 row += len(part)
                 if rows is not None:
                     yield _joined(rows, joints)
@@ -114,7 +114,7 @@ def _joined(rows: Rows, joints: I64) -> Rows:
     """The rows; the first row of a fragment no longer repeats the info of the row before."""
     if not len(joints) or Columns.INFOS not in rows.columns:
         return rows
-    texts = of_fragments(rows.columns[Columns.INFOS], np.isin(rows.row, joints))
+    texts = clear_repeated_infos(rows.columns[Columns.INFOS], np.isin(rows.row, joints))
     return replace(rows, columns={**rows.columns, Columns.INFOS: texts})
 
 
@@ -130,7 +130,7 @@ def _tables(file: pq.ParquetFile, groups: Sequence[int], names: list[str], nbyte
 
 def _check(location: Location, file: pq.ParquetFile) -> None:
     """Make sure that rows are timesteps, and as many as the footer says."""
-    description = described(file.schema_arrow)
+    description = read_description(file.schema_arrow)
     if description is not None and description.layout != COLUMNS_LAYOUT:
         raise DataError(
             f"{location} holds complete episodes, one per row: leave `format` out, and give tables of timesteps as a "
@@ -140,30 +140,30 @@ def _check(location: Location, file: pq.ParquetFile) -> None:
     rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     if rows != metadata.num_rows:
         raise DataError(
-            damaged(str(location), f"{plural(rows, 'row')}, and its footer says {metadata.num_rows}")
+            damage_message(str(location), f"{plural(rows, 'row')}, and its footer says {metadata.num_rows}")
         )
 
 
 def _plan(location: Location, schema: pa.Schema, options: ReadOptions) -> TablePlan:
-    with sentences(str(location)):
-        return plan_of(schema.names, options)
+    with locate_errors(str(location)):
+        return plan_columns(schema.names, options)
 
 
 def _own_spec(location: Location, schema: pa.Schema) -> DataSpec:
     """What Hindcast wrote about the data; empty for other files."""
-    with sentences(str(location)):
-        description = described(schema)
+    with locate_errors(str(location)):
+        description = read_description(schema)
     return DataSpec() if description is None else description.spec
 
 
 def _groups_that_can_pass(location: Location, file: pq.ParquetFile, options: ReadOptions) -> list[int]:
-    schema = keyed_schema(file.schema_arrow, options)
-    with sentences(str(location)):
-        keep = expression_of(options.filter, schema)
+    schema = add_keys_to_schema(file.schema_arrow, options)
+    with locate_errors(str(location)):
+        keep = build_expression(options.filter, schema)
     if keep is None:
         return list(range(file.num_row_groups))
     fragment = pads.ParquetFileFormat().make_fragment(
-        location.open(), partition_expression=guarantee(file.schema_arrow, options)
+        location.open(), partition_expression=key_expression(file.schema_arrow, options)
     )
     return [group.id for group in fragment.subset(keep, schema=schema).row_groups]
 

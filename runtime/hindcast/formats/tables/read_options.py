@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.tables.naming import nearest
+from hindcast.formats.tables.naming import suggest_name
 
 _TYPES_OPTION: Final = ("column_types", "columnTypes")
 _INTEGERS: Final = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -31,7 +31,7 @@ def check_options(form: str, options: Mapping[str, Any], allowed: Collection[str
         if own not in allowed:
             if not allowed:
                 raise DataError(f"{form} takes no read options; got {name!r}")
-            raise DataError(f"{form} has no read option {name!r}: {nearest(own, allowed)}")
+            raise DataError(f"{form} has no read option {name!r}: {suggest_name(own, allowed)}")
         found[own] = value
     return found
 
@@ -41,7 +41,7 @@ def is_shape(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(type(size) is int and size > 0 for size in value)
 
 
-def column_types_of(options: ReadOptions) -> dict[str, pa.DataType]:
+def declared_column_types(options: ReadOptions) -> dict[str, pa.DataType]:
     """The option `column_types`: from a column of the data to the type of its numbers.
 
     Raises:
@@ -53,6 +53,8 @@ def column_types_of(options: ReadOptions) -> dict[str, pa.DataType]:
     types = {}
     for name, kind in given.items():
         if kind not in _TYPES:
-            raise DataError(f"`column_types` gives {name!r} the type {kind!r}: {nearest(str(kind), _TYPES)}")
+            raise DataError(
+                f"`column_types` gives {name!r} the type {kind!r}: {suggest_name(str(kind), _TYPES)}"
+            )
         types[str(name)] = _TYPES[kind]
     return types

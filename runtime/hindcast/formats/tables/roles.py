@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.columns.arrays import is_text, storage_of
+from hindcast.formats.columns.arrays import is_text, unwrap_extension
 from hindcast.formats.layout import CellError, first_true, refuse_null
-from hindcast.formats.rows import ACTORS, Timesteps
+from hindcast.formats.rows import ACTOR_COLUMNS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
 
 _TIME_LIMIT: Final = "TimeLimit.truncated"
@@ -27,7 +27,7 @@ _NESTED: Final = "where a row is a whole episode, actions, rewards, flags and ti
 _EXPECTED: Final = "expected true or false; fix it, or name another column by `schema`"
 
 
-def ends_of(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool]:
+def decode_ends(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool]:
     """`[R]` each: where the environment ended an episode, and where it was cut off.
 
     In logs of Gym's older interface one flag says that an episode is over, and its infos whether by a time limit.
@@ -77,7 +77,7 @@ def _says_cut(info: Any, row: int) -> bool:
     return isinstance(info, dict) and bool(info.get(_TIME_LIMIT))
 
 
-def episodes_of(table: pa.Table, plan: TablePlan, *, is_ours: bool) -> NDArray[np.object_] | None:
+def decode_episode_ids(table: pa.Table, plan: TablePlan, *, is_ours: bool) -> NDArray[np.object_] | None:
     """`[R]` the episodes' ids as text; in files of others followed by a slash and the agent's, if rows name one.
 
     Raises:
@@ -94,9 +94,9 @@ def episodes_of(table: pa.Table, plan: TablePlan, *, is_ours: bool) -> NDArray[n
     return episodes if agents is None else episodes + np.where(agents == "", "", "/" + agents)
 
 
-def actors_of(table: pa.Table, plan: TablePlan) -> dict[str, NDArray[np.object_]]:
+def decode_actors(table: pa.Table, plan: TablePlan) -> dict[str, NDArray[np.object_]]:
     """`[R]` texts: the agent and the module of each row, if rows name them."""
-    found = {name: _named(table, plan, name) for name in ACTORS}
+    found = {name: _named(table, plan, name) for name in ACTOR_COLUMNS}
     return {name: texts for name, texts in found.items() if texts is not None}
 
 
@@ -111,7 +111,7 @@ def _named(table: pa.Table, plan: TablePlan, own: str) -> NDArray[np.object_] | 
     return out
 
 
-def timesteps_of(table: pa.Table, plan: TablePlan) -> Timesteps | None:
+def decode_timesteps(table: pa.Table, plan: TablePlan) -> Timesteps | None:
     """`[R]` the timesteps, or the dates or times that order them; None without such a column.
 
     Raises:
@@ -157,17 +157,17 @@ def _is_time(text: str) -> bool:
 def _texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
     """`[R]` texts and whole numbers as text. UUIDs, Arrow's own or as 16 bytes, are their hexadecimal digits."""
     if getattr(column.type, "extension_name", None) == "arrow.uuid":
-        column = storage_of(column)
+        column = unwrap_extension(column)
     if pa.types.is_floating(column.type):
         column = pa.chunked_array([pa.array(_whole(column, name))])
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     is_uuid = pa.types.is_fixed_size_binary(kind) and kind.byte_width == _UUID_BYTES
     if not (is_uuid or is_text(kind) or pa.types.is_integer(kind)):
         raise CellError(0, f"{name!r} is a column of {kind}: expected text or whole numbers")
-    return texts_of(column, bytes.hex if is_uuid else str)
+    return texts_by_value(column, bytes.hex if is_uuid else str)
 
 
-def texts_of(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
+def texts_by_value(column: pa.ChunkedArray, text_of: Callable[[Any], str]) -> NDArray[np.object_]:
     """`[R]` the text of each value; one `str` for each distinct one, so that rows cost no more than their episodes."""
     is_encoded = pa.types.is_dictionary(column.type)
     encoded = (column if is_encoded else pc.dictionary_encode(column)).combine_chunks()

@@ -14,7 +14,7 @@ from hindcast.episodes.block import I64
 from hindcast.errors import DataError
 from hindcast.storage.location import Location
 
-PIECE: Final = 16 << 20
+CHUNK_BYTES: Final = 16 << 20
 _LONGEST: Final = 1 << 30
 _GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
@@ -34,20 +34,20 @@ class Span(NamedTuple):
 
     start: int
     stop: int
-    first: int
-    records: int
+    first_record: int
+    num_records: int
 
 
 @contextmanager
-def opened(location: Location) -> Iterator[Any]:
+def open_text(location: Location) -> Iterator[Any]:
     """The file's text as a stream of bytes, decompressed if it is gzip.
 
     Raises:
         DataError: damage that decompressing finds.
         StorageError: it cannot be read.
     """
-    compressed = is_compressed(location)  # before it is opened: in fsspec's memory all handles are one
-    with location.reading() as stream:
+    compressed = is_gzip(location)  # before it is opened: in fsspec's memory all handles are one
+    with location.open_stream() as stream:
         if not compressed:
             yield stream
             return
@@ -57,21 +57,21 @@ def opened(location: Location) -> Iterator[Any]:
             raise DataError(f"{location} is damaged ({error}): copy it again from its source") from error
 
 
-def is_compressed(location: Location) -> bool:
+def is_gzip(location: Location) -> bool:
     """Whether it is gzip, by its first bytes."""
-    with location.reading() as stream:
+    with location.open_stream() as stream:
         return bytes(stream.read(2)) == _GZIP
 
 
-def head_of(location: Location, nbytes: int) -> bytes:
+def read_head(location: Location, nbytes: int) -> bytes:
     """The first bytes of the text."""
-    with opened(location) as stream:
+    with open_text(location) as stream:
         return bytes(stream.read(nbytes))
 
 
-def text_of(location: Location, span: Span) -> bytes:
+def read_span(location: Location, span: Span) -> bytes:
     """The records of a plain file."""
-    with location.reading() as stream:
+    with location.open_stream() as stream:
         stream.seek(span.start)
         data = bytes(stream.read(span.stop - span.start))
     if len(data) != span.stop - span.start:
@@ -79,7 +79,7 @@ def text_of(location: Location, span: Span) -> bytes:
     return data
 
 
-def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[Span, bytes]]:
+def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tuple[Span, bytes]]:
     """The text from its first byte on in blocks of about 16 MiB that end where records end.
 
     Args:
@@ -89,12 +89,12 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
     Raises:
         DataError: a record without an end, or an unmatched quote.
     """
-    with opened(location) as stream:
+    with open_text(location) as stream:
         text, start, first = b"", 0, 0
-        chunk = bytes(stream.read(PIECE))
+        chunk = bytes(stream.read(CHUNK_BYTES))
         while chunk:
-            text, chunk = text + chunk, bytes(stream.read(PIECE))
-            ends = ends_of(text, quote)
+            text, chunk = text + chunk, bytes(stream.read(CHUNK_BYTES))
+            ends = find_record_ends(text, quote)
             if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
                 if quote is not None and text.count(quote) % 2:
                     raise DataError(
@@ -112,7 +112,7 @@ def blocks_of(location: Location, quote: bytes | None = None) -> Iterator[tuple[
                 )
 
 
-def ends_of(text: bytes, quote: bytes | None) -> I64:
+def find_record_ends(text: bytes, quote: bytes | None) -> I64:
     """`[records]` bytes at which the records of a text end; the text begins with a record."""
     data = np.frombuffer(text, dtype=np.uint8)
     ends = np.flatnonzero(data == _NEWLINE)

@@ -16,19 +16,24 @@ from hindcast.formats.format import Format, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables import text_files
-from hindcast.formats.tables.decoding import TableReader, rows_of, sentences
-from hindcast.formats.tables.filters import keyed
-from hindcast.formats.tables.naming import ALIASES, TablePlan, listed, nearest, plan_of
-from hindcast.formats.tables.read_options import column_types_of
-from hindcast.formats.tables.text_files import Span, blocks_of, is_compressed, text_of
-from hindcast.formats.tables.written import element_of, empty_leaves, with_element, written_spec
+from hindcast.formats.tables.decoding import TableReader, decode_rows, locate_errors
+from hindcast.formats.tables.filters import add_keys
+from hindcast.formats.tables.naming import ALIASES, TablePlan, format_names, plan_columns, suggest_name
+from hindcast.formats.tables.read_options import declared_column_types
+from hindcast.formats.tables.recorded_spec import (
+    element_type,
+    find_empty_leaves,
+    read_recorded_spec,
+    replace_element_type,
+)
+from hindcast.formats.tables.text_files import Span, is_gzip, read_chunks, read_span
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 Types = Mapping[str, pa.DataType]
 
 
-class Stretch(NamedTuple):
+class TextExtent(NamedTuple):
     """Where a piece is, and what is known about its file.
 
     Attributes:
@@ -43,20 +48,20 @@ class Stretch(NamedTuple):
     """
 
     span: Span | None
-    header: int
+    num_header_records: int
     names: tuple[str, ...] | None
     types: Types
     leaves: Mapping[str, Leaf]
     delimiter: str = ","
-    first: Span | None = None
-    known: list[Stretch] = []
+    first_span: Span | None = None
+    first_extent: list[TextExtent] = []
 
 
 class TextTables(Format):
     """What text formats share."""
 
     @abstractmethod
-    def parse(self, data: Any, stretch: Stretch, options: ReadOptions) -> pa.Table:
+    def parse(self, data: Any, stretch: TextExtent, options: ReadOptions) -> pa.Table:
         """Records of `blocks` as a table, with the names and types that the stretch knows; without the header.
 
         Raises:
@@ -64,51 +69,54 @@ class TextTables(Format):
         """
 
     @abstractmethod
-    def begin(self, location: Location, spec: DataSpec, options: ReadOptions) -> Stretch:
+    def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
         """What holds for the whole file: see `Stretch`; its `span` is None."""
 
-    def first_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
+    def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
         """The columns of the first record; empty if finding them takes reading much."""
-        return self.begin(location, DataSpec(), options).names or ()
+        return self.inspect(location, DataSpec(), options).names or ()
 
-    def quote(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
+    def quote_character(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
         """The quote character: line ends between two of them are text."""
         return None
 
-    def is_whole(self, location: Location) -> bool:
+    def is_unsplittable(self, location: Location) -> bool:
         """Whether a file cannot be split."""
-        return is_compressed(location)
+        return is_gzip(location)
 
-    def blocks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
+    def read_chunks(self, location: Location, options: ReadOptions) -> Iterator[tuple[Span, Any]]:
         """All of a file that cannot be split, in parts."""
-        return blocks_of(location, self.quote(options))
+        return read_chunks(location, self.quote_character(options))
 
     def pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.pieces`."""
         size = location.info().size
         if not size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
-        begin = self.begin(location, written_spec(location, self.name), options)
-        if size <= text_files.PIECE or self.is_whole(location):
+        begin = self.inspect(location, read_recorded_spec(location, self.name), options)
+        if size <= text_files.CHUNK_BYTES or self.is_unsplittable(location):
             return [Piece(location, size, begin)]
         # Pieces are parsed side by side. Only reading all that comes before one says where its records begin (a line
         # end may be quoted) and how many there were, so the bytes of such a file are read twice, and parsed once.
-        spans = [span for span, _ in blocks_of(location, self.quote(options))]
+        spans = [span for span, _ in read_chunks(location, self.quote_character(options))]
         if len(spans) < 2:
             return [Piece(location, size, begin)]
-        begin = begin._replace(first=spans[0], known=[])
+        begin = begin._replace(first_span=spans[0], first_extent=[])
         return [Piece(location, span.stop - span.start, begin._replace(span=span)) for span in spans]
 
     def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: what the manifest in its folder says."""
-        spec = written_spec(location, self.name)
+        spec = read_recorded_spec(location, self.name)
         return replace(spec, leaves={}, normalized_actions=bool(spec.leaves) and spec.normalized_actions)
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.notes`: also that text has no types."""
-        names, leaves = self.first_names(location, options), written_spec(location, self.name).leaves
-        with sentences(str(location)):
-            notes = plan_of(names, options, empty_leaves(leaves)).notes if names else ()
+        names, leaves = (
+            self.first_column_names(location, options),
+            read_recorded_spec(location, self.name).leaves,
+        )
+        with locate_errors(str(location)):
+            notes = plan_columns(names, options, find_empty_leaves(leaves)).notes if names else ()
         if leaves:
             return notes
         return (
@@ -118,33 +126,33 @@ class TextTables(Format):
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""
-        location, stretch = piece.location, piece.stretch
+        location, stretch = piece.location, piece.extent
         for table, plan, first in self._tables(location, stretch, options):
             reader = TableReader(str(location), plan, DataSpec(dict(stretch.leaves)), options)
-            rows = rows_of(keyed(table, options), first, reader)
+            rows = decode_rows(add_keys(table, options), first, reader)
             if rows is not None:
                 yield _with_empty(rows, stretch.leaves, options)
 
     def _tables(
-        self, location: Location, stretch: Stretch, options: ReadOptions
+        self, location: Location, stretch: TextExtent, options: ReadOptions
     ) -> Iterator[tuple[pa.Table, TablePlan, int]]:
         """The piece's tables, each with the number of its first row; the file's first one determines the types."""
-        blocks: Iterable[tuple[Span, Any]] = self.blocks(location, options)
+        blocks: Iterable[tuple[Span, Any]] = self.read_chunks(location, options)
         if stretch.span is not None:
-            blocks = [(stretch.span, text_of(location, stretch.span))]
-        if stretch.span != stretch.first:
-            if not stretch.known:
-                next(self._tables(location, stretch._replace(span=stretch.first), options), None)
-            if stretch.known:
-                stretch = stretch.known[0]
+            blocks = [(stretch.span, read_span(location, stretch.span))]
+        if stretch.span != stretch.first_span:
+            if not stretch.first_extent:
+                next(self._tables(location, stretch._replace(span=stretch.first_span), options), None)
+            if stretch.first_extent:
+                stretch = stretch.first_extent[0]
         is_empty = True
         for span, data in blocks:
-            header = stretch.header if span.first == 0 else 0
-            first, count = span.first + header - stretch.header, span.records - header
+            header = stretch.num_header_records if span.first_record == 0 else 0
+            first, count = span.first_record + header - stretch.num_header_records, span.num_records - header
             if count < 1:
                 continue
-            with sentences(str(location), range(first, first + count)):
-                table = self.parse(data, stretch._replace(header=header), options)
+            with locate_errors(str(location), range(first, first + count)):
+                table = self.parse(data, stretch._replace(num_header_records=header), options)
                 if len(table) != count:
                     raise DataError(
                         f"found {plural(len(table), 'record')} in {plural(count, 'line')} from row {first} on: "
@@ -153,15 +161,15 @@ class TextTables(Format):
                 plan = _plan(stretch.names or table.column_names, table, options, stretch.leaves)
                 table = _with_declared_types(table, plan, options)
             stretch = _with_types(stretch, table)
-            if stretch.first is not None and not stretch.known:
-                stretch.known.append(stretch._replace(known=[]))
+            if stretch.first_span is not None and not stretch.first_extent:
+                stretch.first_extent.append(stretch._replace(first_extent=[]))
             yield table, plan, first
             is_empty = False
-        if is_empty and stretch.span is None and not self.is_whole(location):
+        if is_empty and stretch.span is None and not self.is_unsplittable(location):
             raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
 
 
-def _with_types(stretch: Stretch, table: pa.Table) -> Stretch:
+def _with_types(stretch: TextExtent, table: pa.Table) -> TextExtent:
     """The stretch of a file whose first rows are known."""
     types = {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)}
     return stretch._replace(
@@ -173,7 +181,7 @@ def _with_empty(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) ->
     """The rows with the leaves that contain no numbers, which text may not store."""
     empty = {
         name: np.zeros((len(rows), *leaf.shape), dtype=leaf.dtype)
-        for name, leaf in empty_leaves(leaves).items()
+        for name, leaf in find_empty_leaves(leaves).items()
         if name not in rows.columns
         and (options.columns is None or {obs_leaf(name), obs_leaf(root(name))} & {*options.columns})
     }
@@ -189,15 +197,15 @@ def _plan(
         DataError: as `plan_of`; or a column that the first piece of the file does not have.
     """
     new = [name for name in table.column_names if name not in names]
-    odd = [name for name in new if name not in info_names(options)]
+    odd = [name for name in new if name not in info_column_names(options)]
     if odd:
         raise DataError(
-            f"it has the column {odd[0]!r} only in some rows: the first ones have {listed(names)}"
+            f"it has the column {odd[0]!r} only in some rows: the first ones have {format_names(names)}"
         )
-    return plan_of([*names, *new], options, empty_leaves(leaves))
+    return plan_columns([*names, *new], options, find_empty_leaves(leaves))
 
 
-def info_names(options: ReadOptions) -> tuple[str, ...]:
+def info_column_names(options: ReadOptions) -> tuple[str, ...]:
     """The columns that may be infos."""
     named = options.schema.get(Columns.INFOS, (Columns.INFOS, *ALIASES[Columns.INFOS]))
     return (named,) if isinstance(named, str) else tuple(named)
@@ -205,17 +213,17 @@ def info_names(options: ReadOptions) -> tuple[str, ...]:
 
 def _with_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptions) -> pa.Table:
     """The table with the types that `column_types` gives, and with rewards as floats, whatever they look like."""
-    declared = dict(column_types_of(options))
+    declared = dict(declared_column_types(options))
     rewards = plan.sources.get(Columns.REWARDS)
     for name in rewards.columns if rewards is not None else ():
-        if name in table.column_names and pa.types.is_integer(element_of(table.schema.field(name).type)):
+        if name in table.column_names and pa.types.is_integer(element_type(table.schema.field(name).type)):
             declared.setdefault(name, pa.float64())
     for name, number in declared.items():
         if name not in table.column_names:
             raise DataError(
-                f"it has no column {name!r}, which `column_types` names: {nearest(name, table.column_names)}"
+                f"it has no column {name!r}, which `column_types` names: {suggest_name(name, table.column_names)}"
             )
-        kind = with_element(table.schema.field(name).type, number)
+        kind = replace_element_type(table.schema.field(name).type, number)
         try:
             table = table.set_column(table.column_names.index(name), name, table.column(name).cast(kind))
         except pa.ArrowException as error:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64
 from hindcast.errors import DataError
 from hindcast.formats.data_file import DataFile, EncodedEpisodes, RowEncoder
-from hindcast.formats.layout import bytes_of
+from hindcast.formats.layout import binary_buffers
 from hindcast.storage.location import Location
 
 _SCHEMA: Final = pa.schema([pa.field("line", pa.large_binary(), nullable=False)])
@@ -31,9 +31,9 @@ class TextFile(DataFile):
             self._file.abort()
             raise
 
-    def _put(self, group: EncodedEpisodes) -> None:
+    def _write_rows(self, group: EncodedEpisodes) -> None:
         for chunk in group.table.column(0).chunks:
-            offsets, text = bytes_of(chunk)
+            offsets, text = binary_buffers(chunk)
             self._file.write(text[offsets[0] : offsets[-1]])
 
 
@@ -51,23 +51,23 @@ class TextEncoder(RowEncoder):
         """See `RowEncoder.open`."""
         return TextFile(location, self.header)
 
-    def overhead(self, schema: pa.Schema, groups: int) -> int:  # noqa: ARG002
+    def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:  # noqa: ARG002
         """See `RowEncoder.overhead`."""
         return len(self.header)
 
 
-def lines_of(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> EncodedEpisodes:
+def encode_lines(lines: pa.LargeBinaryArray, length: I64, rows: I64) -> EncodedEpisodes:
     """Lines, line ends included, as a group of episodes that have so many steps and lines each."""
     ends = np.cumsum(rows)
-    nbytes = np.diff(bytes_of(lines)[0][np.append(0, ends)])
+    nbytes = np.diff(binary_buffers(lines)[0][np.append(0, ends)])
     return EncodedEpisodes(pa.table([lines], schema=_SCHEMA), length, rows, nbytes)
 
 
-Words = Mapping[str, bytes]
+NonFiniteWords = Mapping[str, bytes]
 """How "nan", "inf" and "-inf" are spelled."""
 
 
-def json_of(values: NDArray[Any], words: Words) -> bytes:
+def array_to_json(values: NDArray[Any], words: NonFiniteWords) -> bytes:
     """An array as JSON; floats are as short as reading them back exactly allows."""
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
     if values.dtype.kind != "f" or np.isfinite(values).all():
@@ -76,9 +76,9 @@ def json_of(values: NDArray[Any], words: Words) -> bytes:
     return b"".join(chain.from_iterable(zip(text.split(b"null"), [*spelled, b""], strict=True)))
 
 
-def number_cells(values: NDArray[Any], words: Words, brackets: bool = True) -> pa.LargeBinaryArray:
+def number_cells(values: NDArray[Any], words: NonFiniteWords, brackets: bool = True) -> pa.LargeBinaryArray:
     """`[S]` the JSON of each row: a number, or nested lists; without `brackets` the numbers of a flat list only."""
-    text = np.frombuffer(json_of(values, words), np.uint8)[1:-1]
+    text = np.frombuffer(array_to_json(values, words), np.uint8)[1:-1]
     if values.ndim == 1:
         commas = np.flatnonzero(text == ord(","))
         return _cut(text, np.append(0, commas + 1), np.append(commas, len(text)))
@@ -101,7 +101,7 @@ def _cut(text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.in
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(starts), buffers)
 
 
-def info_json(text: str) -> bytes:
+def single_line_info(text: str) -> bytes:
     """The info's JSON without line ends.
 
     Raises:

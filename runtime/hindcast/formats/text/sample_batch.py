@@ -16,16 +16,22 @@ from hindcast.episodes.columns import Columns, root
 from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import step_texts
-from hindcast.formats.columns.packed import pack_cell
+from hindcast.formats.columns.infos import info_cells
+from hindcast.formats.columns.packed_cells import pack_cell
 from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.text.lines import TextEncoder, Words, info_json, json_of, lines_of
+from hindcast.formats.text.lines import (
+    NonFiniteWords,
+    TextEncoder,
+    array_to_json,
+    encode_lines,
+    single_line_info,
+)
 
 SAMPLE_BATCH_LAYOUT: Final = "SampleBatch"
 # no JSON, but what RLlib writes and reads
-_WORDS: Final[Words] = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
+_WORDS: Final[NonFiniteWords] = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 
 
 class SampleBatchEncoder(TextEncoder):
@@ -52,11 +58,11 @@ class SampleBatchEncoder(TextEncoder):
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`; there is a column of infos only in blocks in which any is not empty."""
         columns = {name: self._values(name, array) for name, array in self._steps.arrays(block).items()}
-        infos = step_texts(block.without_details())
+        infos = info_cells(block.without_details())
         if infos is not None:
             columns[Columns.INFOS] = infos
         lines = [self._line(block, i, columns) for i in range(block.num_episodes)]
-        return lines_of(pa.array(lines, pa.large_binary()), block.length, np.ones_like(block.length))
+        return encode_lines(pa.array(lines, pa.large_binary()), block.length, np.ones_like(block.length))
 
     def _values(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """The leaf in its own dtype; complex numbers are pairs of floats where they are not packed."""
@@ -74,10 +80,10 @@ class SampleBatchEncoder(TextEncoder):
         plain = {name: values for name, values in own.items() if root(name) not in self._packed}
         packed = {name: nested.unflatten(own, name, self._structs.get(name)) for name in self._packed}
         ids = [block.eps_id[episode]] * length
-        return line_of({Columns.EPS_ID: ids, **nest(plain), **packed}, self._packed)
+        return batch_to_line({Columns.EPS_ID: ids, **nest(plain), **packed}, self._packed)
 
 
-def line_of(columns: Mapping[str, Any], packed: Collection[str] = ()) -> bytes:
+def batch_to_line(columns: Mapping[str, Any], packed: Collection[str] = ()) -> bytes:
     """A batch of any columns as a line.
 
     Args:
@@ -111,12 +117,12 @@ def _plain(name: str, value: Any) -> Any:
     if value.ndim == 0 or value.dtype.kind not in "biuf":
         return value.tolist()
     dtype = np.float64 if value.dtype.kind == "f" else value.dtype.newbyteorder("=")
-    return orjson.Fragment(json_of(np.ascontiguousarray(value, dtype=dtype), _WORDS))
+    return orjson.Fragment(array_to_json(np.ascontiguousarray(value, dtype=dtype), _WORDS))
 
 
 def _info(info: Any) -> orjson.Fragment:
     if isinstance(info, str):
-        return orjson.Fragment(info_json(info) if info else b"{}")
+        return orjson.Fragment(single_line_info(info) if info else b"{}")
     return orjson.Fragment(info_to_json(info))
 
 

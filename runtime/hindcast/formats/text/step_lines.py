@@ -19,17 +19,23 @@ from hindcast.episodes import nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.columns.infos import step_texts
+from hindcast.formats.columns.infos import info_cells
 from hindcast.formats.columns.steps import StepLayout, as_numbers, nest
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.text.lines import TextEncoder, Words, info_json, lines_of, number_cells
+from hindcast.formats.text.lines import (
+    NonFiniteWords,
+    TextEncoder,
+    encode_lines,
+    number_cells,
+    single_line_info,
+)
 
 JSON_LAYOUT: Final = "JSON"
 CSV_LAYOUT: Final = "CSV"
-MOST_NUMBERS: Final = 1_024
-_JSON_WORDS: Final[Words] = {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}
-_CSV_WORDS: Final[Words] = {"nan": b"NaN", "inf": b"inf", "-inf": b"-inf"}
+MAX_NUMBERS: Final = 1_024
+_JSON_WORDS: Final[NonFiniteWords] = {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}
+_CSV_WORDS: Final[NonFiniteWords] = {"nan": b"NaN", "inf": b"inf", "-inf": b"-inf"}
 _PLACE: Final = b"\0"
 
 
@@ -67,7 +73,7 @@ class StepEncoder(TextEncoder):
             parts += [before, self._cells(name, block, arrays)]
         parts += [self.last[0], self.infos(block) or b"", self.last[1], b""]
         lines = pc.binary_join_element_wise(*map(_binary, parts))
-        return lines_of(lines, block.length, block.length)
+        return encode_lines(lines, block.length, block.length)
 
     def _cells(self, name: str, block: Block, arrays: dict[str, NDArray[Any]]) -> pa.LargeBinaryArray:
         if name == Columns.EPS_ID:
@@ -103,8 +109,12 @@ class JsonEncoder(StepEncoder):
 
     def infos(self, block: Block) -> list[bytes] | None:
         """See `StepEncoder.infos`: with the name of the column."""
-        texts = step_texts(block)
-        return None if texts is None else [b',"infos":' + info_json(text) if text else b"" for text in texts]
+        texts = info_cells(block)
+        return (
+            None
+            if texts is None
+            else [b',"infos":' + single_line_info(text) if text else b"" for text in texts]
+        )
 
 
 class CsvEncoder(StepEncoder):
@@ -146,11 +156,11 @@ class CsvEncoder(StepEncoder):
 
     def infos(self, block: Block) -> list[bytes] | None:
         """See `StepEncoder.infos`."""
-        texts = step_texts(block.without_details()) if self._has_infos else None
+        texts = info_cells(block.without_details()) if self._has_infos else None
         return (
             None
             if texts is None
-            else [self.text(info_json(text).decode()) if text else b"" for text in texts]
+            else [self.text(single_line_info(text).decode()) if text else b"" for text in texts]
         )
 
 
@@ -165,9 +175,9 @@ def _names(name: str, leaf: Leaf) -> list[str]:
     """`obs[0]`, `obs[1]`, … of a vector; `obs[0,0]`, … of a matrix; a complex number is a pair."""
     is_complex = leaf.dtype is not None and leaf.dtype.kind == "c"
     shape = (*leaf.shape, 2) if is_complex else leaf.shape
-    if math.prod(shape) > MOST_NUMBERS:
+    if math.prod(shape) > MAX_NUMBERS:
         raise DataError(
-            f"{name!r} has {math.prod(shape):,} numbers per timestep, and CSV takes {MOST_NUMBERS:,} at most (a column "
+            f"{name!r} has {math.prod(shape):,} numbers per timestep, and CSV takes {MAX_NUMBERS:,} at most (a column "
             "for each): write Columns, or Episodes"
         )
     if not shape:

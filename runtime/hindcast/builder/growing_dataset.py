@@ -1,0 +1,81 @@
+"""A dataset that grows while a script runs, and is complete whenever the script ends."""
+
+from __future__ import annotations
+
+import contextlib
+
+from hindcast.api import OfflineRecording
+from hindcast.errors import OutputConflict
+from hindcast.formats.dataset_folder.commits import (
+    Commit,
+    read_commits,
+    remove_orphans,
+)
+from hindcast.formats.dataset_folder.manifest import read_manifest, write_manifest
+from hindcast.models.policy import Policy
+from hindcast.record.pool import wait_for_runners
+from hindcast.record.recorder import RecordingTask
+from hindcast.report.events import Reporter
+from hindcast.run.claim import claim
+from hindcast.run.interruption import Interruption
+from hindcast.run.recording import RecordingRun
+
+
+class GrowingDataset(RecordingRun):
+    """A dataset to which ranges of episodes are added."""
+
+    module_name = "module"
+    """Folder of the policy that is kept with the data."""
+
+    def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
+        super().__init__(resource, reporter, Interruption())
+        self._held = contextlib.ExitStack()
+        self._commits_made: dict[int, Commit] = {}
+        self._digests: list[str] = []
+        self._recorded_task: RecordingTask | None = None
+
+    def close(self) -> None:
+        """Write the manifest: the dataset is complete then, until something is added to it."""
+        try:
+            if self._recorded_task is not None and self._commits_made:
+                manifest = self._manifest(self._recorded_task, self._module, self._commits_made)
+                if len(self._digests) > 1:
+                    manifest = manifest.model_copy(
+                        update={"policy": {**manifest.policy, "digests": self._digests}}
+                    )
+                write_manifest(self._folder, manifest)
+        finally:
+            self._held.close()
+            self._recorded_task = None
+
+    @property
+    def _module(self) -> str:
+        return str(self._policy_folder.child(self.module_name))
+
+    def _open(self, policy: Policy) -> None:
+        self._check_output()
+        self._held.enter_context(self._sole_writer())
+        wait_for_runners(self._folder)
+        if read_commits(self._folder) and (problem := self._conflict(policy)):
+            if self._spec.output.on_existing != "Replace":
+                raise OutputConflict(
+                    f'{self._folder} holds {problem}: choose another output, or set output_on_existing="Replace".'
+                )
+            self._clear()
+        self._commits_made = read_commits(self._folder)
+        claim(self._state, self._resource, bool(self._commits_made))
+        remove_orphans(self._folder, self._commits_made.values())
+        if read_manifest(self._folder) is not None:
+            self._refuse_finished()
+        if self._commits_made:
+            self._reporter.note(self._name, f"resuming in {self._folder}, where an earlier run stopped")
+
+    def _conflict(self, policy: Policy) -> str | None:
+        """Existing content that this dataset cannot continue; None if there is none."""
+        raise NotImplementedError
+
+    def _note_policy(self, policy: Policy) -> None:
+        digest = policy.digest
+        if digest not in self._digests[-1:]:
+            policy.save(self._module)
+            self._digests.append(digest)

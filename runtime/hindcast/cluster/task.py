@@ -1,0 +1,87 @@
+"""The work of an attempt in the pools: what `hindcast run` does, on a cluster."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.attempt import Attempt, AttemptOutcome
+from hindcast.api.status import OutputStatus
+from hindcast.cluster.learners import train
+from hindcast.cluster.mailbox import Mailbox
+from hindcast.cluster.outcome import FinishedRun, classify
+from hindcast.cluster.pools import Pools
+from hindcast.datasets.units import bytes_in_memory
+from hindcast.errors import DataError, UserError
+from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.report.writing import write_training_report
+from hindcast.run.execute import check_early, execute_recording, prepare_inputs
+from hindcast.run.inputs import Input, sources_of
+from hindcast.storage.location import resolve
+
+
+class ResolvedReferences:
+    """References that the operator has resolved."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._inputs = attempt.inputs
+
+    def dataset(self, recording: str) -> str | None:
+        found = self._inputs.get(f"OfflineRecording/{recording}")
+        return found.path if found else None
+
+    def policy(self, training: str) -> str:
+        found = self._inputs.get(f"OfflineTraining/{training}")
+        if found is None:
+            raise DataError(f"the attempt received no checkpoint of OfflineTraining/{training}")
+        return found.path
+
+
+def execute(
+    resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
+) -> FinishedRun | AttemptOutcome:
+    """Run the resource, from a task in its pool.
+
+    Returns:
+        How it ended. An error comes back classified: here its traceback is known.
+    """
+    try:
+        references = ResolvedReferences(pools.attempt)
+        inputs: Sequence[Input] = check_early(resource, references)
+        if isinstance(resource, OfflineRecording):
+            return _record(resource, references, mailbox, pools)
+        with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+            has_workers = resource.spec.pipeline.data_workers.interval[1] > 0
+            options = pools.options("data" if has_workers else "learner", 1)
+            inputs = prepare_inputs(resource, inputs, reporter, interruption, options)
+        outcome = train(resource, sources_of(inputs), mailbox, pools)
+        report = write_training_report(resource, outcome, {one.path: one.opened_data for one in inputs})
+        return FinishedRun(replace(outcome, report=report))
+    except Exception as error:
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        return classify(error)
+
+
+def _record(
+    resource: OfflineRecording, references: ResolvedReferences, mailbox: Mailbox, pools: Pools
+) -> FinishedRun:
+    observed = replace(pools, on_episode=mailbox.pulse())
+    with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+        outcome = execute_recording(resource, references, reporter, interruption, observed)
+    manifest = read_manifest(resolve(resource.spec.output.path))
+    assert manifest is not None
+    spec = manifest.data_spec
+    output = OutputStatus(
+        path=resource.spec.output.path,
+        episodes=sum(file.episodes for file in manifest.files),
+        timesteps=sum(file.timesteps for file in manifest.files),
+        bytes=sum(file.bytes for file in manifest.files),
+        memory_bytes=sum(
+            bytes_in_memory(spec, group) for file in manifest.files for group in file.row_groups
+        ),
+        digest=manifest.digest,
+    )
+    return FinishedRun(outcome, output)

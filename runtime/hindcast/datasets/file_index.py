@@ -1,0 +1,195 @@
+"""Indexing Parquet files that no manifest describes: from their footers and, where it takes that, their rows.
+
+What takes decoding rows (of files of other tools) is cached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from hindcast.errors import DataError, UserError
+from hindcast.formats.entries import EpisodePart, FileEntry, JsonModel, RowGroup
+from hindcast.formats.layout import CellError, Contents
+from hindcast.formats.layouts import DEFAULT_LAYOUT, LAYOUTS, detect_layout
+from hindcast.formats.parquet.opening import damage_message, fingerprint, open_parquet
+from hindcast.formats.spec import DataSpec
+from hindcast.formatting import plural
+from hindcast.storage.location import Entry, Location, resolve
+
+_VERSION = 4
+
+
+class IndexedFile(NamedTuple):
+    """A data file: where it is, what is known of it, what it holds and how.
+
+    Attributes:
+        location: where.
+        entry: rows, timesteps, row groups.
+        spec: what it holds.
+        layout: name of its layout.
+        runs: of a file that Hindcast did not write, what each stored episode is.
+        unfinished: what to say of the recording that it belongs to, where that is not complete.
+        is_listed: a recording says all of this; the file itself was not looked into.
+        origin: the data that it was prepared from, for messages; empty where it is the user's own.
+    """
+
+    location: Location
+    entry: FileEntry
+    spec: DataSpec
+    layout: str = DEFAULT_LAYOUT
+    runs: tuple[EpisodePart, ...] = ()
+    unfinished_note: str = ""
+    is_listed: bool = False
+    origin: str = ""
+
+
+def index_file(location: Location, relative_path: str) -> IndexedFile:
+    """Look into one file.
+
+    Its checksum is not of the whole file: it covers the size, both ends and the episodes' lengths.
+
+    Args:
+        location: the file.
+        relative: its path within the dataset.
+
+    Raises:
+        DataError: empty, truncated, not Parquet, of no known layout, or with rows that cannot be read.
+    """
+    checksum, size = fingerprint(location)
+    with open_parquet(location) as file:
+        layout, contents = _contents(location, file)
+        found = sum(len(lengths) for lengths in contents.lengths)
+        if found != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
+            reason = f"it has {plural(found, 'row')}, but its footer says {file.metadata.num_rows}"
+            raise DataError(damage_message(str(location), reason))
+        row_groups = [
+            RowGroup(
+                rows=len(lengths),
+                timesteps=int(lengths.sum()),
+                bytes=file.metadata.row_group(i).total_byte_size,
+                lengths=tuple(lengths.tolist()),
+                continued=tuple(np.flatnonzero(continued).tolist()),
+            )
+            for i, (lengths, continued) in enumerate(zip(contents.lengths, contents.continued, strict=True))
+        ]
+    for lengths in contents.lengths:
+        checksum.update(lengths.tobytes())
+    entry = FileEntry.from_row_groups(relative_path, size, checksum.hexdigest(), row_groups)
+    return IndexedFile(location, entry, contents.spec, layout, contents.episode_parts)
+
+
+def describe_file(location: Location) -> tuple[DataSpec, str]:
+    """What one file that Hindcast wrote holds, and its layout.
+
+    Raises:
+        DataError: as `index_file`.
+    """
+    with open_parquet(location) as file:
+        layout, contents = _contents(location, file)
+    return contents.spec, layout
+
+
+def _contents(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
+    """The name of the file's layout, and what is in it."""
+    try:
+        layout = detect_layout(file.schema_arrow)
+        return layout, LAYOUTS[layout].read_contents(file)
+    except CellError as error:
+        raise error.to_row_error(str(location), error.row) from error
+    except DataError as error:
+        raise type(error)(f"{location}: {error}") from error
+
+
+class _Cached(JsonModel):
+    """A file as it was when it was decoded."""
+
+    size: int
+    modified: int
+    layout: str
+    spec: dict[str, Any]
+    entry: FileEntry
+    runs: tuple[EpisodePart, ...]
+
+
+class _Document(JsonModel):
+    """All that is kept of a folder; `version` changes with what is found in files."""
+
+    version: int
+    files: dict[str, _Cached]
+
+
+class IndexCache:
+    """The indices of files in one folder whose lengths are only known after decoding.
+
+    It is a file in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file that has another size or time of
+    change than when it was decoded is decoded again.
+    """
+
+    def __init__(self, folder: Location) -> None:
+        self._folder = folder
+        name = hashlib.sha256(f"{folder.backend.root} {folder.path}".encode()).hexdigest()[:32]
+        self._place = cache_folder().child("index", f"{name}.json")
+        self._files = self._load()
+        self._has_new = False
+
+    def index(self, entry: Entry) -> IndexedFile:
+        """Look into a file, unless the cache has what was found in it.
+
+        Raises:
+            DataError: as `index_file`.
+        """
+        cached = self._files.get(entry.relative_path)
+        if cached is not None and (cached.size, cached.modified) == (entry.size, entry.modified_ns):
+            spec = DataSpec.from_json(cached.spec)
+            return IndexedFile(entry.location, cached.entry, spec, cached.layout, cached.runs)
+        found = index_file(entry.location, entry.relative_path)
+        if found.runs and entry.modified_ns is not None:
+            self._files[entry.relative_path] = _Cached(
+                size=entry.size,
+                modified=entry.modified_ns,
+                layout=found.layout,
+                spec=found.spec.to_json(),
+                entry=found.entry,
+                runs=found.runs,
+            )
+            self._has_new = True
+        return found
+
+    def save(self) -> None:
+        """Keep what is new. A cache that cannot be written is none: the files will be decoded again."""
+        if not self._has_new:
+            return
+        document = _Document(version=_VERSION, files=self._files)
+        try:
+            self._place.write_bytes(document.model_dump_json(by_alias=True).encode())
+        except UserError:
+            return
+
+    def _load(self) -> dict[str, _Cached]:
+        try:
+            if not self._place.exists():
+                return {}
+            document = _Document.model_validate_json(self._place.read_bytes())
+        except (UserError, ValidationError):  # unreadable, or of an older Hindcast: it will be written again
+            return {}
+        return document.files if document.version == _VERSION else {}
+
+
+def cache_folder() -> Location:
+    """`$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`: for files that can be made again."""
+    given = os.environ.get("HINDCAST_CACHE")
+    if given:
+        return resolve(given)
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    except RuntimeError:  # a user without a home
+        caches = Path(tempfile.gettempdir())
+    return resolve(caches / "hindcast")

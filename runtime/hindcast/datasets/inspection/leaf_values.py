@@ -1,0 +1,144 @@
+"""What is kept of a leaf while a dataset is read: its range, its spread, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from hindcast import formatting
+from hindcast.datasets.inspection.statistics import Spread, ThinnedRows
+from hindcast.datasets.inspection.summary import DataProblem, Kind, Severity
+from hindcast.datasets.units import EpisodeLocation
+from hindcast.datasets.validate import Fault, Locator, all_finite, describe_fault, find_faults
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, root
+
+MAX_DIMENSIONS = 64
+MAX_VALUES = 10_000
+_OBSERVATIONS = 1 << 17
+_STEPS_TO_JUDGE = 20
+_JUDGED = (Columns.OBS, Columns.ACTIONS)
+
+
+class LeafValues:
+    """One leaf of numbers.
+
+    Args:
+        name: of the leaf.
+        space: of the leaf, where known.
+    """
+
+    def __init__(self, name: str, space: gym.Space | None) -> None:
+        self.name = name
+        self.space = space
+        self.num_rows = self.num_zeros = 0
+        self.low: NDArray[Any] | None = None
+        self.high: NDArray[Any] | None = None
+        self.shown_dimensions: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.values: Counter[int] = Counter()
+        self.spread = Spread()
+        self.sampled_rows = ThinnedRows(_OBSERVATIONS)
+        self._wrong: dict[Kind, _Wrong] = {}
+
+    def add(self, block: Block, where: Locator) -> None:
+        """The leaf's column of the next block."""
+        column = block.columns[self.name]
+        if not len(column):
+            return
+        for fault in find_faults(self.name, column, self.space):
+            self._note(fault, block, where)
+        flat = column.reshape(len(column), -1)
+        if flat.dtype.kind == "c":
+            return
+        self._widen(flat)
+        self.num_rows += len(column)
+        chosen = flat[:, self.shown_dimensions]
+        if root(self.name) == Columns.OBS:
+            self.sampled_rows.add(chosen)
+        else:
+            self.spread.add(chosen)
+            self.num_zeros += int((~flat.any(axis=1)).sum())
+        if column.ndim == 1 and column.dtype.kind in "biu" and len(self.values) <= MAX_VALUES:
+            self.values.update(_counted(column))
+
+    @property
+    def bounds(self) -> tuple[Any, Any] | None:
+        """Least and greatest value of all dimensions; None before any."""
+        return None if self.low is None or not self.low.size else (self.low.min(), self.high.max())  # type: ignore[union-attr]
+
+    @property
+    def constant_dimensions(self) -> NDArray[np.int64]:
+        """The dimensions that never change."""
+        if self.low is None or self.num_rows <= _STEPS_TO_JUDGE:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self.low == self.high)
+
+    def problems(self) -> Iterator[DataProblem]:
+        """Wrong values, and dimensions that never change."""
+        for kind, wrong in self._wrong.items():
+            yield self._problem(kind, wrong)
+        constant = self.constant_dimensions
+        if not len(constant) or root(self.name) not in _JUDGED or self.low is None:
+            return
+        of, which = len(self.low), formatting.first_few(constant.tolist(), 8)
+        severity: Severity = "warning" if len(constant) == of else "info"
+        what = (
+            f"{self.name!r} never changes: it is {self.low[0]} in all "
+            f"{formatting.plural(self.num_rows, 'row')} looked at"
+            if of == 1
+            else f"{self.name!r} never changes in {len(constant)} of {of} dimensions ({which})"
+        )
+        yield DataProblem(severity=severity, kind="constant", message=what)
+
+    def _widen(self, flat: NDArray[Any]) -> None:
+        if flat.dtype.kind == "f" and not all_finite(flat):
+            low = np.where(np.isnan(flat), np.inf, flat).min(axis=0)
+            high = np.where(np.isnan(flat), -np.inf, flat).max(axis=0)
+        else:
+            low, high = flat.min(axis=0), flat.max(axis=0)
+        if self.low is None or self.high is None:
+            self.low, self.high = low, high
+            count = min(flat.shape[1], MAX_DIMENSIONS)
+            self.shown_dimensions = np.linspace(0, flat.shape[1] - 1, count).round().astype(np.int64)
+        else:
+            self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
+
+    def _note(self, fault: Fault, block: Block, where: Locator) -> None:
+        if fault.kind not in self._wrong:
+            self._wrong[fault.kind] = _Wrong(*describe_fault(block, self.name, fault, where))
+        self._wrong[fault.kind].rows += int(fault.mask.reshape(len(fault.mask), -1).any(axis=1).sum())
+
+    def _problem(self, kind: Kind, wrong: _Wrong) -> DataProblem:
+        """Actions of a Box are recorded as the policy gave them; observations often leave theirs a little."""
+        severity: Severity = "error"
+        if kind == "outside-space" and isinstance(self.space, spaces.Box):
+            severity = "info" if root(self.name) == Columns.ACTIONS else "warning"
+        message = wrong.sentence
+        if wrong.rows > 1:
+            message += f"; and {formatting.plural(wrong.rows - 1, 'more row')}"
+        if severity == "info":
+            message += " (usually recorded before scaling or clipping)"
+        return DataProblem(
+            severity=severity, kind=kind, message=message, path=wrong.place.path, row=wrong.place.row
+        )
+
+
+@dataclass
+class _Wrong:
+    """Values of a leaf that are wrong in one way: the first, and how many rows have any."""
+
+    place: EpisodeLocation
+    sentence: str
+    rows: int = 0
+
+
+def _counted(column: NDArray[Any]) -> dict[int, int]:
+    values, counts = np.unique(column, return_counts=True)
+    return dict(zip(values.astype(np.int64).tolist(), counts.tolist(), strict=True))

@@ -1,0 +1,130 @@
+"""Files in folders of data that are not data (noted), or data of another kind (refused)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from hindcast import formatting
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.prepare.source_files import RecognisedFile, SourceFile, recognise_formats
+from hindcast.datasets.sources import DataFiles, map_in_threads
+from hindcast.errors import DataError
+from hindcast.storage.location import Location
+
+_HEAD: Final = 4096
+_SHOWN: Final = 40
+_READ: Final = (
+    "supported are Parquet, JSON and CSV (plain or gzip), RLlib's SampleBatch, Minari, D4RL and TFRecord"
+)
+_KNOWN: Final[tuple[tuple[bytes, str], ...]] = (
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
+    (b"BZh", "compressed with bzip2: decompress it, or use gzip"),
+    (b"\xfd7zXZ", "compressed with xz: decompress it, or use gzip"),
+    (b"ARROW1", "an Arrow file (Feather): write it as Parquet"),
+    (b"FEA1", "an Arrow file (Feather): write it as Parquet"),
+    (b"PK\x03\x04", "a ZIP archive or NumPy's .npz: unpack it, or write its arrays as columns of Parquet"),
+    (b"\x93NUMPY", "a NumPy array: write it as a column of Parquet"),
+    (b"\x80", "a pickle, which may run code and is not opened: write it as Parquet"),
+    (b"Obj\x01", "an Avro file: write it as Parquet"),
+    (b"ORC", "an ORC file: write it as Parquet"),
+    (b"SQLite format 3", "an SQLite database: write its table as Parquet"),
+    (b"\xff\xfe", "UTF-16 text: save it as UTF-8"),
+    (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
+)
+_JSON: Final = (".json", ".jsonl", ".ndjson")
+
+_PARQUET: Final = "Parquet"
+
+
+def notes_on_skipped(found: DataFiles, where: str, reading: Reading) -> tuple[str, ...]:
+    """What to say of files next to the files of a dataset, in the folders named `where`, that are not of it.
+
+    Raises:
+        DataError: timesteps in another format, in addition to stored episodes.
+        StorageError: storage that refuses or fails.
+    """
+    if not found.unopened_files:
+        return ()
+    known, _ = recognise_formats([SourceFile(file, is_named=False) for file in found.unopened_files], reading)
+    no_data = _without_data(known)
+    data = [one.location for one in known if one.location not in no_data]
+    if data:
+        one = found.indexed_files[0].location
+        raise DataError(
+            f"{where} mixes complete episodes ({one}) and timesteps ({data[0]}): keep them in separate folders, and "
+            "give each as an input"
+        )
+    return (non_data_note(found.unopened_files),)
+
+
+def split_non_data(
+    known: Sequence[RecognisedFile], named: Collection[Location]
+) -> tuple[list[RecognisedFile], list[Location]]:
+    """All files but those that are not data (`params.json`): next to Parquet tables, and not named; and these."""
+    doubtful = [one for one in known if one.format.name != _PARQUET and one.location not in named]
+    if len(doubtful) == len(known):
+        return list(known), []
+    no_data = _without_data(doubtful)
+    return [one for one in known if one.location not in no_data], no_data
+
+
+def non_data_note(files: Sequence[Location]) -> str:
+    """The note on files without timesteps."""
+    return skipped_note(files, "that is not data" if len(files) == 1 else "that are not data")
+
+
+def skipped_note(files: Sequence[Location], what: str) -> str:
+    """The note on files that are not read; `what` says what they are."""
+    were = "was" if len(files) == 1 else "were"
+    names = formatting.first_few([file.name for file in files], 3)
+    return f"{formatting.plural(len(files), 'file')} {what} {were} left out: {names}"
+
+
+def _without_data(found: Sequence[RecognisedFile]) -> list[Location]:
+    """Those that do not have the columns of timesteps, as far as their format says."""
+
+    def holds_data(one: RecognisedFile) -> bool:
+        try:
+            one.format.notes(one.location, one.options)
+        except DataError:
+            return False
+        return True
+
+    return [
+        one.location for one, holds in zip(found, map_in_threads(holds_data, found), strict=True) if not holds
+    ]
+
+
+def unknown_format_error(location: Location) -> DataError:
+    """The sentence for a file that was named and is of no known format.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    with location.open_stream() as stream:
+        head = bytes(stream.read(_HEAD))
+    return DataError(f"{location} {_kind(location, head)}; {_READ}")
+
+
+def _kind(location: Location, head: bytes) -> str:
+    if not head:
+        return "is empty (0 bytes)"
+    named = next((kind for magic, kind in _KNOWN if head.startswith(magic)), None)
+    if named is not None:
+        return f"is {named}"
+    line = _first_line(head)
+    if line is None:
+        return f"begins with {head[:4]!r}, unlike any known format"
+    if location.name.endswith(_JSON):
+        return f"is text that begins with {line!r}: JSON begins with an object or a list; delete what is before it"
+    return "is text of an unknown format: name it by `format` (--format CSV)"
+
+
+def _first_line(head: bytes) -> str | None:
+    """The first line of text; None for anything else. A character may be cut at the end of the head."""
+    text = head.decode(errors="ignore")
+    is_text = len(head) - len(text.encode()) < 4 and all(
+        char.isprintable() or char.isspace() for char in text
+    )
+    return (text.lstrip().splitlines() or [""])[0][:_SHOWN] if is_text else None

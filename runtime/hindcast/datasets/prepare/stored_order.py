@@ -1,0 +1,130 @@
+"""Rows in stored order, cut into episodes where their ids or, without ids, their ends say so.
+
+A partition is a run of parts. The episodes that begin in it are its own; the last one may continue in the parts that
+follow, and the first rows may belong to an episode of the parts before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from hindcast.datasets.assembly.ordering import breaks_between_files
+from hindcast.datasets.assembly.row_comparison import follows
+from hindcast.datasets.assembly.steps import Steps
+from hindcast.datasets.prepare.job import Job
+from hindcast.episodes.block import Block, Bool
+from hindcast.errors import DataError
+from hindcast.formats.rows import Rows
+
+
+def cut_partitions(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[Steps | Block]]]:
+    """What begins in each of several partitions that follow one another: rows of complete episodes, and blocks.
+
+    Their parts are read once, as a stream. Of the other parts only the one before is read, for its last row, and those
+    in which the last episode continues.
+
+    Args:
+        job: the preparation.
+        first: number of the first partition.
+        stop: number of the partition after the last.
+
+    Raises:
+        DataError: damaged data, or files that differ.
+    """
+    number, is_open = first, False
+    begun: list[Steps | Block] = []
+    before = _row_before(job, job.bounds[first])
+    for part in range(job.bounds[first], len(job.parts)):
+        if part >= job.bounds[stop] and not is_open:
+            break
+        for found in job.read(part):
+            rest: Steps | Block
+            if isinstance(found, Block):
+                rest, before = found, None
+            else:
+                steps = _steps(job, found, part)
+                heads = np.flatnonzero(_heads(steps, before, job))
+                head = int(heads[0]) if len(heads) else len(steps)
+                before = steps.take(np.array([-1]))
+                if is_open and head:
+                    begun.append(steps.take(slice(head)))
+                if head == len(steps):
+                    continue
+                rest = steps.take(slice(head, None))
+            while part >= job.bounds[number + 1]:
+                yield number, begun
+                number, begun = number + 1, []
+                if number == stop:
+                    return
+            begun.append(rest)
+            is_open = isinstance(rest, Steps)
+    for last in range(number, stop):
+        yield last, begun
+        begun = []
+
+
+def assign_episode_ids(steps: Steps, job: Job) -> Steps:
+    """Rows that `cut_in_order` gives, as one, once each of them has its episode's id.
+
+    Raises:
+        DataError: the rows of an id are not adjacent.
+    """
+    if not job.rules.is_grouped:
+        return _named(steps, job)
+    if (apart := steps.find_scattered_episode()) is not None:
+        raise DataError(f"the rows of episode {apart} are not adjacent")
+    return steps
+
+
+def _row_before(job: Job, first: int) -> Steps | None:
+    """The row before a part's first; None if there is none, or an episode ends there."""
+    for part in reversed(range(first)):
+        for found in deque(job.read(part), maxlen=1):
+            return None if isinstance(found, Block) else _steps(job, found, part).take(np.array([-1]))
+    return None
+
+
+def _steps(job: Job, rows: Rows, part: int) -> Steps:
+    if not job.rules.is_grouped:
+        rows = replace(rows, eps_id=np.full(len(rows), "", dtype=object))
+    return Steps.from_rows(rows, part)
+
+
+def _heads(steps: Steps, before: Steps | None, job: Job) -> Bool:
+    """`[R]` rows with which an episode begins."""
+    if job.rules.is_grouped:
+        continues = (
+            before is not None
+            and before.episode_ids[before.episode[0]] == steps.episode_ids[steps.episode[0]]
+        )
+        return np.append(not continues, np.diff(steps.episode) != 0)
+    if before is None:
+        joined, heads = steps, np.array([True])
+    else:
+        joined, heads = Steps.concat([before, steps], job.rules.paths), np.zeros(0, dtype=np.bool_)
+    count = len(joined)
+    cut = joined.is_end[:-1].copy()
+    if joined.t is not None:
+        cut |= joined.t[1:] <= joined.t[:-1]
+        if job.rules.should_split_gaps:
+            cut |= breaks_between_files(joined, np.arange(count), job.rules)
+    elif job.rules.should_split_gaps:
+        cut |= ~follows(joined, np.arange(count - 1), np.arange(1, count))
+    return np.append(heads, cut)
+
+
+def _named(steps: Steps, job: Job) -> Steps:
+    """The rows with ids for their episodes: file and row at which each begins."""
+    heads = _heads(steps, None, job)
+    names = np.array(
+        [
+            f"{job.rules.paths[piece]}:{row}"
+            for piece, row in zip(steps.piece[heads].tolist(), steps.row[heads].tolist(), strict=True)
+        ],
+        dtype=object,
+    )
+    return replace(steps, episode=np.cumsum(heads) - 1, episode_ids=names)

@@ -1,0 +1,84 @@
+"""What Hindcast wrote about its own text files, in the folder's manifest or (before that) in commits, as types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hindcast.episodes.columns import Columns, leaves_of, next_leaf
+from hindcast.errors import DataError
+from hindcast.formats.columns.steps import nest
+from hindcast.formats.dataset_folder.commits import read_exported_manifest
+from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.storage.location import Location
+
+
+def read_recorded_spec(location: Location, layout: str) -> DataSpec:
+    """The spec of a file that the recording in its folder lists in that layout; an empty one for other files.
+
+    Raises:
+        DataError: a manifest that cannot be read, or a file of another size than it says.
+    """
+    manifest = read_exported_manifest(location.parent(), location.name)
+    if manifest is None or manifest.layout != layout:
+        return DataSpec()
+    entry = next((file for file in manifest.files if file.path == location.name), None)
+    if entry is None:
+        return DataSpec()
+    size = location.info().size
+    if size != entry.bytes:
+        raise DataError(
+            f"{location} has {size} bytes, but was recorded with {entry.bytes}: copy it again or record again"
+        )
+    return manifest.data_spec
+
+
+def leaf_type(leaf: Leaf) -> pa.DataType:
+    """The type of one number of a leaf; complex numbers are two of them, and half floats are parsed as floats."""
+    if leaf.dtype is None:
+        return pa.string()
+    if leaf.dtype.kind == "c":
+        return pa.from_numpy_dtype(np.dtype(f"f{leaf.dtype.itemsize // 2}"))
+    return pa.float32() if leaf.dtype == np.float16 else pa.from_numpy_dtype(leaf.dtype.newbyteorder("="))
+
+
+def element_type(kind: pa.DataType) -> pa.DataType:
+    """The innermost type of lists."""
+    return element_type(kind.value_type) if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+
+
+def replace_element_type(kind: pa.DataType, number: pa.DataType) -> pa.DataType:
+    """The type with its innermost number type replaced: `list<int64>` and float64 give `list<double>`."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(replace_element_type(kind.value_type, number))
+    return number
+
+
+def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
+    """Column -> its type in JSON, for the columns of a dataset that Hindcast wrote; without infos."""
+    leaves = {name: _nested(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
+    leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, leaves)}
+    return {name: _struct(part) for name, part in nest(leaves).items()}
+
+
+def find_empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """The leaves that contain no numbers, for which CSV has no column; also of observations after the step."""
+    found = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
+    return found | {next_leaf(name): found[name] for name in leaves_of(Columns.OBS, found)}
+
+
+def _nested(leaf: Leaf) -> pa.DataType:
+    kind = leaf_type(leaf)
+    depth = len(leaf.shape) + (leaf.dtype is not None and leaf.dtype.kind == "c")
+    for _ in range(depth):
+        kind = pa.list_(kind)
+    return kind
+
+
+def _struct(part: Any) -> pa.DataType:
+    if isinstance(part, pa.DataType):
+        return part
+    return pa.struct([pa.field(name, _struct(own)) for name, own in part.items()])

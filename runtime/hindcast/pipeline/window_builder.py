@@ -1,0 +1,114 @@
+"""`build_window`: blocks to `WindowData`.
+
+It runs in the background, so it copies with numpy, which releases the GIL and needs no further threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.batched import batch_dtype
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, is_per_observation, leaves_of
+from hindcast.errors import DataError
+from hindcast.pipeline.upload import empty_pinned, upload
+from hindcast.pipeline.window import Recipe, WindowData
+
+Array = NDArray[Any]
+I64 = NDArray[np.int64]
+
+
+def build_window(
+    length: I64, blocks: Iterable[Block], recipe: Recipe, pin_memory: bool = False
+) -> WindowData:
+    """Blocks laid end to end in arrays that are allocated once: their observations filtered, cast and copied.
+
+    Args:
+        length: `[N]` steps of every episode of the blocks.
+        blocks: taken one at a time.
+        recipe: what to keep and how, and on which device the window is.
+        pinned: whether the arrays are in page-locked memory, if that device is a GPU. Torch keeps such memory for the
+            next window, so it is for windows, not for whole datasets.
+
+    Raises:
+        DataError: a column that batches need is missing or is text, or blocks differ in shape.
+    """
+    pin_memory = pin_memory and recipe.device is not None and recipe.device.type == "cuda"
+    arrays: dict[str, Array] = {}
+    terminated, truncated = np.zeros((2, len(length)), dtype=np.bool_)
+    t_started = np.zeros_like(length)
+    steps = episodes = 0
+    for block in blocks:
+        columns = _columns_of(block, recipe)
+        if not arrays:
+            arrays = {leaf: _empty(leaf, column, length, pin_memory) for leaf, column in columns.items()}
+        if columns.keys() != arrays.keys():
+            raise DataError(f"Blocks differ in columns: {sorted(arrays)} and {sorted(columns)}.")
+        for leaf, column in columns.items():
+            _put(leaf, column, arrays[leaf], steps + (episodes if is_per_observation(leaf) else 0))
+        own = slice(episodes, episodes + block.num_episodes)
+        terminated[own], truncated[own], t_started[own] = block.terminated, block.truncated, block.t_started
+        steps, episodes = steps + block.num_steps, own.stop
+        del block, columns  # before the next one is read
+    episode_of_step = np.repeat(np.arange(len(length)), length)
+    per_episode = {
+        "length": length,
+        "terminated": terminated,
+        "truncated": truncated,
+        "t_started": t_started,
+        "obs_row": np.arange(len(episode_of_step)) + episode_of_step,
+    }
+    return WindowData(
+        columns=upload(arrays, recipe.device), recipe=recipe, **upload(per_episode, recipe.device)
+    )
+
+
+def _empty(leaf: str, column: Array, length: I64, pinned: bool) -> Array:
+    rows = int(length.sum()) + (len(length) if is_per_observation(leaf) else 0)
+    shape, dtype = (rows, *column.shape[1:]), batch_dtype(column.dtype)
+    return empty_pinned(shape, dtype) if pinned else np.empty(shape, dtype)
+
+
+def _put(leaf: str, column: Array, array: Array, first: int) -> None:
+    target = array[first : first + len(column)]
+    if target.shape != column.shape:
+        raise DataError(
+            f"Column {leaf!r} holds elements of shape {list(column.shape[1:])} in one block and of "
+            f"{list(target.shape[1:])} in an earlier one; all must be the same."
+        )
+    np.copyto(target, column, casting="same_kind")
+
+
+def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:
+    columns: dict[str, Array] = {}
+    for name in sorted(recipe.needs.window_columns):
+        if name == Columns.TERMINATEDS:
+            columns[name] = block.step_flags(block.terminated)
+        elif name == Columns.TRUNCATEDS:
+            columns[name] = block.step_flags(block.truncated)
+        else:
+            columns.update(_leaves(block, name))
+    observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, columns)}
+    if recipe.preprocessing and observations:
+        columns.update(recipe.preprocessing.filter_obs(observations))
+    return columns
+
+
+def _leaves(block: Block, name: str) -> dict[str, Array]:
+    leaves = {leaf: block.columns[leaf] for leaf in leaves_of(name, block.columns)}
+    if not leaves:
+        raise DataError(
+            f"The algorithm needs the column {name!r}, which is not in the data; "
+            f"they have {', '.join(sorted(block.columns))}."
+        )
+    for leaf, column in leaves.items():
+        if column.dtype == object:
+            raise DataError(
+                f"Column {leaf!r} is text, which a network cannot read; "
+                "turn it into numbers with a connector (spec.pipeline.connectors)."
+            )
+    return leaves

@@ -1,0 +1,74 @@
+"""`LivePlayer`: plays episodes with a policy that is being trained, for `pipeline.live_feed`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.episodes.block import Block
+from hindcast.models.networks import evaluation_mode
+from hindcast.models.policy import Policy
+from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
+from hindcast.threads import torch_threads
+
+
+@dataclass
+class LivePlayer:
+    """Plays episodes by index, with the weights of the moment: each follows from these, the seed and its index.
+
+    Args:
+        environment: where; made when it is first played in.
+        seed: with an episode's index it fixes the episode's start and the policy's noise.
+        width: environments stepped side by side.
+        states: episodes have the policy's recurrent state after each step.
+        explore: sample actions; False takes the policy's mode.
+        prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
+        callbacks: "package.module:Class" of callbacks, called with episodes.
+
+    Attributes:
+        on_episodes: called with all episodes played, and the index of the last one of them.
+    """
+
+    environment: EnvironmentSpec
+    policy: Policy
+    seed: int
+    width: int = 1
+    _: KW_ONLY
+    records_states: bool = False
+    explore: bool = True
+    prepare: Callable[[int], None] = lambda _: None
+    callbacks: Sequence[str] = ()
+    metrics: MetricsLogger = field(default_factory=MetricsLogger)
+    on_episodes: OnEpisodes = field(default=lambda *_: None, init=False)
+    _runner: EnvRunner | None = field(default=None, init=False)
+
+    def __call__(self, indices: range, timesteps: int) -> Block:
+        """The episodes of these indices, in order; `timesteps` were played before."""
+        if self._runner is None:
+            self._runner = EnvRunner(
+                self.environment,
+                self.policy,
+                self.width,
+                self.seed,
+                explore=self.explore,
+                records_states=self.records_states,
+                callbacks=self.callbacks,
+            )
+        with evaluation_mode(self.policy.module):
+            self.prepare(timesteps)
+            try:
+                with torch_threads(1):
+                    episodes = list(self._runner.play(indices))
+                self.metrics.add(self._runner.metrics.drain())
+            finally:
+                self.policy.preprocessing.reset()
+        self.on_episodes(indices.stop - 1, episodes)
+        return episodes_to_block(episodes, prefix="live")
+
+    def close(self) -> None:
+        """Close the environments; the next episodes open new ones."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None

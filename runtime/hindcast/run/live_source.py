@@ -1,0 +1,75 @@
+"""What a policy plays while it is trained, as a source of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hindcast.api import EnvironmentSpec, parse_bytes
+from hindcast.api.input import Sampler
+from hindcast.learn.learner import Learner
+from hindcast.models.policy import Policy
+from hindcast.pipeline.live_feed import LiveSource
+from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData
+from hindcast.pipeline.rng import derive_seed
+from hindcast.record.live_player import LivePlayer
+from hindcast.user_code import calling
+
+_NAME = "sampler"
+
+
+def episode_players(experience: object) -> list[Any]:
+    """What plays for a training whose trainer has that experience: each calls its `on_episodes`."""
+    if isinstance(experience, OfflineData):
+        return [each.player for each in experience.live_sources if isinstance(each.player, LivePlayer)]
+    return [experience] if hasattr(experience, "on_episodes") else []
+
+
+def make_live_source(
+    sampler: Sampler,
+    environment: EnvironmentSpec,
+    policy: Policy,
+    learner: Learner,
+    needs: Needs,
+    *,
+    seed: int,
+    weight: float = 1.0,
+    callbacks: Sequence[str] = (),
+) -> LiveSource:
+    """The source of a training that a sampler asks for.
+
+    Args:
+        sampler: how much is played and kept.
+        weight: share of batches relative to other inputs' weights.
+        callbacks: "package.module:Class" of the user's, called with episodes.
+    """
+    algorithm = learner.algorithm
+
+    def prepare(timesteps: int) -> None:
+        with calling(f"algorithm {type(algorithm).__name__}", algorithm.before_play):
+            algorithm.before_play(learner.nets, timesteps)
+
+    metrics = MetricsLogger()
+    play = LivePlayer(
+        environment,
+        policy,
+        derive_seed(seed, "live"),
+        sampler.envs_per_runner,
+        records_states=needs.initial_state == "recorded",
+        prepare=prepare,
+        callbacks=callbacks,
+        metrics=metrics,
+    )
+    return LiveSource(
+        _NAME,
+        play,
+        updates=lambda: learner.updates,
+        weight=weight,
+        timesteps_per_update=sampler.timesteps_per_update,
+        warmup=sampler.warmup_timesteps,
+        capacity=sampler.capacity,
+        capacity_bytes=parse_bytes(sampler.capacity_bytes),
+        metrics=metrics,
+    )

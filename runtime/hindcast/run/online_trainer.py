@@ -1,0 +1,201 @@
+"""Training in an environment, which makes experts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from hindcast.algorithms import build
+from hindcast.api import EnvironmentSpec, OfflineRecording, OfflineTraining, OfflineTrainingSpec, spec_hash
+from hindcast.api.input import Sampler
+from hindcast.api.options import algorithms
+from hindcast.api.recording import TrainPolicy
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.errors import SpecError
+from hindcast.learn.algorithm import needs_for
+from hindcast.learn.online_algorithm import OnlineAlgorithm
+from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing, stack_rows
+from hindcast.pipeline.feeds import State, refuse_priorities
+from hindcast.pipeline.offline_data import OfflineData
+from hindcast.pipeline.window import Batch
+from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
+from hindcast.report.results import Result
+from hindcast.run.live_source import make_live_source
+from hindcast.run.spaces import environment_spaces
+from hindcast.run.trainer import Experience, Trainer, new_learner, notes_on_policy
+from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
+from hindcast.threads import torch_threads
+
+_EPISODES_PER_ITERATION = 1_000_000
+
+
+class RolloutExperience:
+    """What the policy samples in an environment as experience: a rollout an iteration, and minibatches of it.
+
+    An iteration starts new episodes from (seed, iteration): it is a pure function of the weights it starts
+    with, so that a run killed at any moment comes out the same.
+
+    Args:
+        policy: samples, with the weights of `nets`.
+        nets: the algorithm's.
+        width: environments stepped side by side.
+        callbacks: "package.module:Class" of the user's, called with episodes.
+
+    Attributes:
+        on_episodes: called with an iteration and its episodes; those it cut are neither terminated nor truncated.
+    """
+
+    def __init__(
+        self,
+        environment: EnvironmentSpec,
+        algorithm: OnlineAlgorithm,
+        policy: Policy,
+        nets: nn.ModuleDict,
+        *,
+        seed: int,
+        width: int,
+        callbacks: Sequence[str] = (),
+    ) -> None:
+        self.timesteps_per_batch = algorithm.timesteps_per_update
+        self.counters = {"sampled": 0}
+        self.on_episodes: OnEpisodes = lambda *_: None
+        self._algorithm = algorithm
+        self._preprocessing = policy.preprocessing
+        self._nets = nets
+        self._seed = seed
+        self._steps = -(-algorithm.options.train_batch_size_per_learner // width)
+        self._runner = EnvRunner(environment, policy, width, seed, explore=True, callbacks=callbacks)
+        self._result: Result = {}
+        self._rows: Mapping[str, Tensor] = {}
+        self._minibatches: Iterator[Tensor] = iter(())
+
+    def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
+        """Sample the iteration's rollout, with the weights as they are."""
+        begun = time.monotonic()
+        with torch_threads(1):
+            episodes = self._runner.rollout(iteration * _EPISODES_PER_ITERATION, self._steps)
+        self._preprocessing.reset()
+        self.on_episodes(iteration, episodes)
+        seconds = time.monotonic() - begun
+        rollout = _preprocess(self._preprocessing, episodes_to_block(episodes, prefix="rollout"))
+        self._rows = self._algorithm.prepare(self._nets, rollout)
+        chosen = self._algorithm.minibatches(rollout.num_steps, self._seed, iteration)
+        self._minibatches = iter(chosen.to(next(iter(self._rows.values())).device))
+        self.counters["sampled"] += rollout.num_steps
+        returns = [each.episode_return for each in episodes if each.terminated or each.truncated]
+        self._result = {
+            "num_env_steps_sampled": rollout.num_steps,
+            "num_env_steps_sampled_lifetime": self.counters["sampled"],
+            "env_runners": {
+                "episode_return_mean": sum(returns) / len(returns) if returns else None,
+                "num_episodes": len(returns),
+                **self._runner.metrics.reduce(),
+            },
+            "timers": {"sample_s": seconds},
+        }
+        return len(chosen)
+
+    def iterations(self, iteration: int, updates: int) -> int:  # noqa: ARG002
+        """As counted: no iteration is cut short."""
+        return iteration
+
+    def next(self) -> Batch:
+        chosen = next(self._minibatches)
+        return {leaf: values[chosen] for leaf, values in self._rows.items()}
+
+    def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
+        refuse_priorities()
+
+    def end(self, metrics: dict[str, float]) -> Result:
+        """What was sampled; `metrics` get those of the iteration as a whole."""
+        self._nets.eval()
+        metrics |= self._algorithm.after_iteration(self._nets, self._rows, metrics)
+        self._rows = {}
+        return self._result
+
+    def state(self) -> State:
+        """Nothing: the next rollout follows from the number of its iteration."""
+        return {}
+
+    def tensors(self) -> Batch:
+        return {}
+
+    def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
+        """See `state`."""
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+def make_online_trainer(
+    resource: OfflineRecording | OfflineTraining, spec: TrainPolicy | OfflineTrainingSpec, width: int
+) -> Trainer:
+    """The trainer of an algorithm that learns in its environment.
+
+    Raises:
+        SpecError: the algorithm does not learn online, or one of its options is wrong.
+    """
+    environment, seed, callbacks = resource.spec.environment, resource.spec.seed, resource.spec.callbacks
+    assert environment is not None
+    algorithm = build(spec.algorithm, spec.config, at="spec.policy.train.config")
+    if "OfflineRecording" not in algorithm.kinds:
+        raise SpecError(
+            f"spec.policy.train.algorithm is {spec.algorithm!r}, which does not learn online; "
+            f"use {' or '.join(algorithms('OfflineRecording'))}."
+        )
+    spaces = environment_spaces(environment)
+    policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
+    needs = needs_for(algorithm, policy.module)
+    at = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
+    notes = notes_on_policy(policy, spec.model, at)
+    initial = spec.initial_checkpoint
+    warm = None if initial is None else partial(warm_start, policy, learner, initial, FIELD_OF_EXPERTS)
+    experience: Experience
+    prepare: Callable[[], None]
+    if isinstance(algorithm, OnlineAlgorithm):
+        experience = RolloutExperience(
+            environment, algorithm, policy, learner.nets, seed=seed, width=width, callbacks=callbacks
+        )
+        prepare = warm or (lambda: None)
+    else:
+        live = make_live_source(
+            spec.sampler or Sampler(), environment, policy, learner, needs, seed=seed, callbacks=callbacks
+        )
+        experience = OfflineData(
+            [],
+            needs,
+            batch_size=algorithm.options.train_batch_size_per_learner // needs.timesteps_per_item,
+            seed=seed,
+            preprocessing=policy.preprocessing,
+            observation_space=spaces.observation,
+            action_space=spaces.action,
+            live_sources=[live],
+        )
+        prepare = warm or experience.fit_preprocessing
+    return Trainer(
+        spec.algorithm,
+        policy,
+        learner,
+        experience,
+        spec_hash=spec_hash(resource),
+        prepare=prepare,
+        notes=notes,
+    )
+
+
+def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:
+    """Observations as the module saw them; the filter then learns from them, for the next iteration."""
+    raw = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, block.columns)}
+    seen = preprocessing.filter_obs(raw)
+    preprocessing.update(raw)
+    rows = torch.arange(block.num_steps + block.num_episodes)
+    first = torch.from_numpy(block.obs_start).repeat_interleave(torch.from_numpy(block.length + 1))
+    for leaf in preprocessing.stacked_leaves:
+        seen[leaf] = stack_rows(torch.from_numpy(seen[leaf]), rows, first, preprocessing.frame_stack).numpy()
+    return block.with_columns({**block.columns, **seen})

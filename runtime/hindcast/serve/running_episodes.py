@@ -1,0 +1,133 @@
+"""The episodes of a log that run, and how records change them: what a journal says is found by the same code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import EMPTY_INFO, Columns, root
+from hindcast.episodes.convert import info_from_json, info_to_json
+from hindcast.serve.messages import unknown_episode_error
+from hindcast.serve.records import Record, Values
+
+
+class RunningEpisode:
+    """Steps that were logged: an observation, an action, and what has come of it so far.
+
+    Args:
+        id_: the episode's.
+    """
+
+    def __init__(self, id_: str) -> None:
+        self.id_ = id_
+        self._steps: list[Values] = []
+        self._rewards: list[float] = []
+        self._infos: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def apply(self, record: Record) -> None:
+        """Take an action, or what came of it."""
+        if record.kind == "action":
+            self._steps.append(record.values)
+            self._rewards.append(0.0)
+            return
+        self._rewards[-1] += record.reward
+        if record.info:
+            before = info_from_json(self._infos.get(len(self), ""))
+            self._infos[len(self)] = info_to_json({**before, **orjson.loads(record.info)})
+
+    def records(self) -> Iterator[Record]:
+        """What to apply for the episode to be as it is."""
+        yield Record("start", self.id_)
+        for t, (values, reward) in enumerate(zip(self._steps, self._rewards, strict=True)):
+            yield Record("action", self.id_, values)
+            info = self._infos.get(t + 1, "")
+            if reward or info:
+                yield Record("returns", self.id_, reward=reward, info=info)
+
+    def to_block(self, record: Record | None = None) -> Block:
+        """The episode's steps.
+
+        Args:
+            record: its end; None where it was cut: it is truncated then, and its last observation replaces the
+                unknown next one.
+        """
+        steps = self._steps
+        leaves = [name for name in steps[0] if root(name) == Columns.OBS]
+        last = {name: (record.values if record else steps[-1])[name] for name in leaves}
+        columns = {name: _stacked([step[name] for step in steps]) for name in steps[0] if name not in leaves}
+        columns |= {name: _stacked([*(step[name] for step in steps), last[name]]) for name in leaves}
+        columns[Columns.REWARDS] = np.array(self._rewards, dtype=np.float64)
+        infos = [self._infos.get(t, EMPTY_INFO) for t in range(len(steps) + 1)]
+        columns[Columns.INFOS] = np.array(infos, dtype=object)
+        return Block(
+            columns=columns,
+            length=np.array([len(steps)], dtype=np.int64),
+            eps_id=np.array([self.id_], dtype=object),
+            t_started=np.zeros(1, dtype=np.int64),
+            terminated=np.array([record.terminated if record else False]),
+            truncated=np.array([record.truncated if record else True]),
+        )
+
+
+class Episodes:
+    """All episodes of a log that run, and those that have ended since they were last taken.
+
+    Attributes:
+        running: by id.
+        ended: a block each.
+        nbytes: of `ended`.
+    """
+
+    def __init__(self) -> None:
+        self.running: dict[str, RunningEpisode] = {}
+        self.blocks: list[Block] = []
+        self.nbytes = 0
+
+    def __getitem__(self, id_: str) -> RunningEpisode:
+        """The running episode.
+
+        Raises:
+            UnknownEpisode: it is not running.
+        """
+        if id_ not in self.running:
+            raise unknown_episode_error(id_)
+        return self.running[id_]
+
+    def apply(self, record: Record) -> None:
+        """Let happen what a record says; it was checked when it was logged."""
+        if record.kind == "start":
+            self.running[record.episode] = RunningEpisode(record.episode)
+        elif record.kind == "end":
+            episode = self.running.pop(record.episode)
+            if len(episode):
+                self._add(episode.to_block(record))
+        else:
+            self.running[record.episode].apply(record)
+
+    def truncate_all(self) -> None:
+        """End all that run."""
+        for episode in self.running.values():
+            if len(episode):
+                self._add(episode.to_block())
+        self.running = {}
+
+    def pop_blocks(self) -> list[Block]:
+        """What has ended; it is not kept here any more."""
+        taken, self.blocks, self.nbytes = self.blocks, [], 0
+        return taken
+
+    def _add(self, block: Block) -> None:
+        self.blocks.append(block)
+        self.nbytes += block.nbytes
+
+
+def _stacked(values: list[Any]) -> NDArray[Any]:
+    return np.array(values, dtype=object) if isinstance(values[0], str) else np.stack(values)

@@ -1,0 +1,31 @@
+"""For how long a request to a store is tried."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hindcast.errors import StorageError
+
+TIMEOUT_VARIABLE: Final = "HINDCAST_STORAGE_TIMEOUT"
+INITIAL_BACKOFF_SECONDS: Final = 0.2
+"""Before the second try; pauses double."""
+_DEFAULT_S: Final = 60.0
+
+
+def retry_timeout_seconds() -> float:
+    """Seconds for which a request is tried: `HINDCAST_STORAGE_TIMEOUT`, by default 60.
+
+    Raises:
+        StorageError: the variable is not a positive number.
+    """
+    given = os.environ.get(TIMEOUT_VARIABLE)
+    if given is None:
+        return _DEFAULT_S
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise StorageError(f"{TIMEOUT_VARIABLE} is {given!r}: give a positive number of seconds")
+    return seconds

@@ -1,0 +1,381 @@
+"""A user's own pieces, each wrong in one way, that tests name as `broken_components:Name`."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from torch import nn
+
+from hindcast.algorithms.bc import BC, BCOptions
+from hindcast.algorithms.own_loss import BCTorchLearner
+from hindcast.learn.algorithm import Algorithm, Losses
+from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.pipeline.connector_pieces import default_connectors
+from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline
+from hindcast.pipeline.connectors import BatchConnector, BlockConnector
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.offline_data import OfflineData
+from hindcast.pipeline.prelearner import OfflinePreLearner
+
+
+class Mine(BC):
+    """Behaviour cloning with a critic of its own."""
+
+    def networks(self, inputs):
+        return nn.ModuleDict({"policy": inputs.policy(value=False), "critic": inputs.state_value()})
+
+    def optimisers(self, nets):
+        return {name: OptimiserSpec(list(net.parameters()), 1e-3) for name, net in nets.items()}
+
+    def losses(self, nets, batch, step):
+        found = super().losses(nets, batch, step)
+        return Losses({**found.losses, "critic": nets["critic"](batch).square().mean()}, found.metrics)
+
+
+class Behaves(Mine):
+    """Has a cache, and a critic that rests at first and is trained every other time."""
+
+    def losses(self, nets, batch, step):
+        self.scale = 2.0
+        found = super().losses(nets, batch, step)
+        if step.updates < 5 or step.updates % 2:
+            return Losses({"policy": self.scale * found.losses["policy"]})
+        return found
+
+
+class NaN(Mine):
+    def losses(self, nets, batch, step):
+        found = super().losses(nets, batch, step).losses
+        return Losses({**found, "critic": found["critic"] * (float("nan") if step.updates == 4 else 1)})
+
+
+class WrongShape(Mine):
+    def losses(self, nets, batch, step):
+        return Losses({"critic": nets["critic"](batch).square()})
+
+
+class OfNothing(Mine):
+    def losses(self, nets, batch, step):
+        return Losses({"critic": batch["obs"].mean()})
+
+
+class OfAnother(Mine):
+    def losses(self, nets, batch, step):
+        return Losses({"critic": nets["policy"].forward_train(batch)["action_dist_inputs"].mean()})
+
+
+class Misnamed(Mine):
+    def losses(self, nets, batch, step):
+        return Losses({"critics": nets["critic"](batch).mean()})
+
+
+class Bare(Mine):
+    def losses(self, nets, batch, step):
+        return {"critic": nets["critic"](batch).mean()}
+
+
+class NumberAsLoss(Mine):
+    def losses(self, nets, batch, step):
+        return Losses({"critic": nets["critic"](batch).mean().item()})
+
+
+class WideMetric(Mine):
+    def losses(self, nets, batch, step):
+        found = super().losses(nets, batch, step).losses
+        return Losses(found, {"value": nets["critic"](batch)})
+
+
+class WidePriorities(Mine):
+    def losses(self, nets, batch, step):
+        return Losses(super().losses(nets, batch, step).losses, priorities=batch["obs"])
+
+
+class NumberAsPriority(Mine):
+    def losses(self, nets, batch, step):
+        return Losses(super().losses(nets, batch, step).losses, priorities=1.0)
+
+
+class Unused(Mine):
+    def optimisers(self, nets):
+        return {"policy": OptimiserSpec(list(nets.parameters()), 1e-3)}
+
+    def losses(self, nets, batch, step):
+        return BC.losses(self, nets, batch, step)
+
+
+class Shared(Mine):
+    def optimisers(self, nets):
+        return {name: OptimiserSpec(list(nets.parameters()), 1e-3) for name in nets}
+
+
+class NoPolicy(Mine):
+    def networks(self, inputs):
+        return nn.ModuleDict({"actor": inputs.policy(value=False)})
+
+
+class RaisesInLosses(Mine):
+    def losses(self, nets, batch, step):
+        return batch["rewards"]
+
+
+class RaisesInStages(Mine):
+    def losses(self, nets, batch, step):
+        yield super().losses(nets, batch, step)
+        raise ArithmeticError("between stages")
+
+
+class RaisesAfterwards(Mine):
+    def after_update(self, nets, step):
+        nets["target"].eval()
+
+
+class SpoilsTheGraph(Mine):
+    def losses(self, nets, batch, step):
+        values = nets["critic"](batch).exp()
+        loss = values.mean()
+        values.mul_(2.0)
+        return Losses({"critic": loss})
+
+
+class Unfinished(Algorithm):
+    Options = BCOptions
+    needs = BC.needs
+    networks = BC.networks
+    optimisers = BC.optimisers
+
+
+class Counts(Mine):
+    def __init__(self, options):
+        super().__init__(options)
+        self.calls = 0
+
+    def after_update(self, nets, step):
+        self.calls += 1
+
+
+class OwnNoise(Mine):
+    def __init__(self, options):
+        super().__init__(options)
+        self.rng = np.random.default_rng(0)
+
+    def losses(self, nets, batch, step):
+        found = super().losses(nets, batch, step)
+        return Losses({name: loss * self.rng.random() for name, loss in found.losses.items()})
+
+
+class MovingMean(Mine):
+    def losses(self, nets, batch, step):
+        found = super().losses(nets, batch, step)
+        self.mean = 0.9 * getattr(self, "mean", 0.0) + 0.1 * found.losses["critic"].detach()
+        return found
+
+
+class Targets(Mine):
+    def needs(self):
+        return Needs(frozenset({"obs", "actions", "rewards"}), targets=True)
+
+    def targets(self, nets, window):
+        return {"values": window.columns["rewards"][1:]}
+
+
+class NumpyTargets(Targets):
+    def targets(self, nets, window):
+        return {"values": np.zeros(window.num_steps)}
+
+
+class BareTargets(Targets):
+    def targets(self, nets, window):
+        return window.columns["rewards"]
+
+
+class RaisingTargets(Targets):
+    def targets(self, nets, window):
+        return {"values": window.columns["values"]}
+
+
+class RaisesInTheLoss(BCTorchLearner):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        return batch["rewards"].mean()
+
+
+class WideLoss(BCTorchLearner):
+    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+        return fwd_out["action_dist_inputs"].mean(-1)
+
+
+class NumpyNoiseInTheLoss(BCTorchLearner):
+    def compute_loss_for_module(self, **given):
+        return super().compute_loss_for_module(**given) * (1 + 0.1 * np.random.normal())
+
+
+class ChangesTheBatch(BCTorchLearner):
+    def compute_loss_for_module(self, *, batch, **given):
+        batch["obs"].mul_(2.0)
+        return super().compute_loss_for_module(batch=batch, **given)
+
+
+class CountsLosses(BCTorchLearner):
+    calls = 0
+
+    def after_update(self, nets, step):
+        self.calls += 1
+
+
+class Raises(BlockConnector):
+    def __call__(self, block, context):
+        return block.columns["no_such_column"]
+
+
+class DropsEpisode(BlockConnector):
+    def __call__(self, block, context):
+        return block.take(range(block.num_episodes - 1))
+
+
+class NoBlock(BlockConnector):
+    def __call__(self, block, context):
+        return block.columns
+
+
+class Narrow(BlockConnector):
+    def __call__(self, block, context):
+        return block.with_columns({**block.columns, "obs": block.columns["obs"][:, :3]})
+
+
+class Noisy(BlockConnector):
+    def noise(self, shape):
+        raise NotImplementedError
+
+    def __call__(self, block, context):
+        obs = block.columns["obs"]
+        return block.with_columns({**block.columns, "obs": obs + self.noise(obs.shape).astype(obs.dtype)})
+
+
+class NumpyNoise(Noisy):
+    def noise(self, shape):
+        return np.random.default_rng().normal(size=shape)
+
+
+class GlobalNumpyNoise(Noisy):
+    def noise(self, shape):
+        return np.random.normal(size=shape)
+
+
+class PythonNoise(Noisy):
+    def noise(self, shape):
+        return np.full(shape, random.random())
+
+
+class TorchNoise(Noisy):
+    def noise(self, shape):
+        return torch.randn(shape).numpy()
+
+
+class RunningMean(Noisy):
+    count = 0
+
+    def noise(self, shape):
+        self.count += 1
+        return np.full(shape, self.count)
+
+
+class ShortColumn(ConnectorV2):
+    columns = ("extra",)
+
+    def __call__(self, *, batch, episodes, **kwargs):
+        self.add_n_batch_items(batch, "extra", [1.0], 1, episodes[0])
+        return batch
+
+
+class RaisesOnEpisodes(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        return episodes[0].no_such_thing
+
+
+class NoisyEpisodes(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        for episode in episodes:
+            episode.set_rewards(new_data=random.random(), at_indices=0)
+        return batch
+
+
+class ReturnsNothing(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        self.add_batch_item(batch, "extra", 1.0, episodes[0])
+
+
+class ChangesEnds(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        for episode in episodes:
+            self.add_n_batch_items(batch, "terminateds", [True] * len(episode), len(episode), episode)
+        return batch
+
+
+class SecondIsNoisy(ConnectorV2):
+    def __call__(self, *, batch, **kwargs):
+        batch["default_policy"]["rewards"] = torch.rand(len(batch["default_policy"]["rewards"]))
+        return batch
+
+
+def with_noise(observation_space, action_space):
+    return LearnerConnectorPipeline(connectors=[*default_connectors(), SecondIsNoisy()])
+
+
+class HalfBatch(BatchConnector):
+    def __call__(self, batch, context):
+        return {leaf: tensor[::2] for leaf, tensor in batch.items()}
+
+
+class NoBatch(BatchConnector):
+    def __call__(self, batch, context):
+        return list(batch.values())
+
+
+class NumpyBatch(BatchConnector):
+    def __call__(self, batch, context):
+        return {leaf: tensor.numpy() for leaf, tensor in batch.items()}
+
+
+class NoisyBatch(BatchConnector):
+    def __call__(self, batch, context):
+        return {**batch, "obs": batch["obs"] + torch.randn(batch["obs"].shape)}
+
+
+class ForgetfulBatch(BatchConnector):
+    total = 0.0
+
+    def __call__(self, batch, context):
+        self.total += 1.0
+        return {**batch, "obs": batch["obs"] + self.total}
+
+
+class RaisingBatch(BatchConnector):
+    def __call__(self, batch, context):
+        return {**batch, "obs": batch["observations"]}
+
+
+class RaisingLearner(OfflinePreLearner):
+    def _map_to_episodes(self, block):
+        raise LookupError("which episodes?")
+
+
+class ShorterLearner(OfflinePreLearner):
+    def _map_to_episodes(self, block):
+        return block.take(range(block.num_episodes - 1))
+
+
+class NoisyLearner(OfflinePreLearner):
+    def _map_to_episodes(self, block):
+        return block.with_columns({**block.columns, "rewards": np.random.normal(size=block.num_steps)})
+
+
+class NoisyCall(OfflinePreLearner):
+    def __call__(self, unit, epoch=0):
+        block = super().__call__(unit, epoch)
+        return block.with_columns({**block.columns, "obs": block.columns["obs"] * random.random()})
+
+
+class HalfSample(OfflineData):
+    def sample(self, num_samples):
+        return super().sample(num_samples // 2)

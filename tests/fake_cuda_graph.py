@@ -1,0 +1,35 @@
+"""What a CUDA graph does, without a GPU: operations are recorded once, and repeated in the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class FakeCudaGraph(TorchDispatchMode):
+    """Records the operations that run within it. `play` repeats them; Python has no part in that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._calls.append((func, args, kwargs or {}, _tensors(result)))
+        return result
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Repeat all operations, reading and writing the tensors that were recorded."""
+        for func, args, kwargs, recorded in self._calls:
+            for target, value in zip(recorded, _tensors(func(*args, **kwargs)), strict=True):
+                if target.data_ptr() != value.data_ptr():  # else a view, or changed in place
+                    target.copy_(value)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]

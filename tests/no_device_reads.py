@@ -1,0 +1,30 @@
+"""A mode of torch in which nothing may be read from a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_aten = torch.ops.aten
+_READING = {
+    _aten._local_scalar_dense,
+    _aten.is_nonzero,
+    _aten.equal,
+    _aten.nonzero,
+    _aten.masked_select,
+    _aten._unique2,
+}
+
+
+class NoDeviceReads(TorchDispatchMode):
+    """Refuses operations after which Python knows a number or a shape that a device computed: it would wait for it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        by_mask = func.overloadpacket in (_aten.index, _aten.index_put, _aten.index_put_) and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        assert not by_mask, f"{func} by a mask"
+        assert func.overloadpacket not in _READING, f"{func}"
+        return func(*args, **(kwargs or {}))
