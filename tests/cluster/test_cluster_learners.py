@@ -41,7 +41,7 @@ class Group:
         from hindcast.cluster.learners import train as train_in_group
 
         attempt = Attempt(
-            revision=1, number=1, child="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
+            revision=1, number=1, ray_job_name="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
         )
         try:
             return train_in_group(resource, sources(resource), self.mailbox, Pools(attempt, labelled))

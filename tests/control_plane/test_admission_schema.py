@@ -139,7 +139,7 @@ def test_lists_of_the_status_merge_by_their_keys(api: ApiServer, namespace: str,
         return {
             "revision": revision,
             "attempt": attempt,
-            "child": f"test-{revision}-{attempt}",
+            "rayJobName": f"test-{revision}-{attempt}",
             "specHash": "ab",
         }
 

@@ -53,7 +53,7 @@ AttemptReason = Literal[
 """The reason for an attempt's end. The last five are Lost: storage did not answer, storage refused a request, a process
 was killed for memory, a worker or node was lost, the driver was terminated."""
 
-WAITED_OUT: Final[AttemptReason] = "StorageUnavailable"
+UNCOUNTED_REASON: Final[AttemptReason] = "StorageUnavailable"
 """An attempt that was lost for this reason does not count as a retry."""
 
 
@@ -68,7 +68,7 @@ class Attempt(Model):
     """The spec's revision."""
     number: Positive
     """Number of the attempt in the revision, from 1."""
-    child: ShortText
+    ray_job_name: ShortText
     """Name of the RayJob and of the ConfigMap."""
     namespace: ShortText
     """Namespace of both."""
@@ -96,11 +96,11 @@ class AttemptOutcome(Model):
 class Report(Model):
     """The report of an attempt."""
 
-    beat: Positive
+    number: Positive
     """Counts the reports."""
-    at: Timestamp
+    report_time: Timestamp
     """When this one was written, by the driver's clock (UTC)."""
-    moved: Timestamp
+    last_progress_time: Timestamp
     """When there last was progress, by the driver's clock."""
     stage: ShortText | None = None
     """What it is doing: `Starting`, `Training the expert`, `Recording`, `Training`."""
