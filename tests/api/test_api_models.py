@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from hindcast.api import OfflineRecording, OfflineTraining, parse_bytes
 from hindcast.api.cluster import ClusterSpec, EnvVar, PodResources, Volume
-from hindcast.api.environment import EnvironmentSpec, Named
+from hindcast.api.environment import EnvironmentSpec, NamedCall
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.input import InputSource
 from hindcast.api.metadata import Metadata
@@ -185,7 +185,7 @@ def test_a_wrapper_is_a_name_or_a_name_with_arguments() -> None:
     spec = EnvironmentSpec.model_validate(
         {"id": "CartPole-v1", "wrappers": ["A", {"name": "b:C", "kwargs": {"k": 1}}]}
     )
-    assert spec.wrappers == [Named(name="A"), Named(name="b:C", kwargs={"k": 1})]
+    assert spec.wrappers == [NamedCall(name="A"), NamedCall(name="b:C", kwargs={"k": 1})]
 
 
 def test_spaces_nest_and_keep_infinite_bounds_as_words() -> None:
@@ -247,7 +247,7 @@ class TestInitialisers:
     )
     def test_names_with_and_without_underscore(self, given: Any) -> None:
         model = ModelSpec.model_validate({"fcnetKernelInitializer": given})
-        assert model.fcnet_kernel_initializer == Named(name="xavier_uniform")
+        assert model.fcnet_kernel_initializer == NamedCall(name="xavier_uniform")
 
     @pytest.mark.parametrize(
         ("field", "given", "sentence"),

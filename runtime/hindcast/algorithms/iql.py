@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
-from hindcast.api.model import SAMPLED
+from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import actions_of, td_target
@@ -55,7 +55,7 @@ class IQL(ActorCritic):
 
     Options = IQLOptions
     can_train_online = True
-    distributions = SAMPLED
+    distributions = STOCHASTIC_DISTRIBUTIONS
     compiled_methods = (
         "_target_values",
         "_values",

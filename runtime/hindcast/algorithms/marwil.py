@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
-from hindcast.api.model import SAMPLED
+from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
@@ -80,7 +80,7 @@ class MARWIL(Algorithm):
 
     Options = MARWILOptions
     is_capturable = True
-    distributions = SAMPLED
+    distributions = STOCHASTIC_DISTRIBUTIONS
     options: MARWILOptions
 
     def needs(self) -> Needs:

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
-from hindcast.api.model import SAMPLED
+from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.learn.algorithm import (
@@ -80,7 +80,7 @@ class PPO(OnlineAlgorithm):
 
     Options = PPOOptions
     is_capturable = True
-    distributions = SAMPLED
+    distributions = STOCHASTIC_DISTRIBUTIONS
     options: PPOOptions
 
     @property

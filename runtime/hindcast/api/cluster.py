@@ -58,7 +58,7 @@ class EnvVar(Model):
         Rule(
             f"!has(self.value) || !(self.name in {list(CREDENTIAL_VARIABLES)})",
             "is a credential; use valueFrom.secretKeyRef or envFrom, never inline",
-            at=".value",
+            field_path=".value",
         ),
     )
 

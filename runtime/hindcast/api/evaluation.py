@@ -17,7 +17,9 @@ EvaluationDuration = Annotated[
 class ReferenceReturns(Model):
     """Mean returns that a score is normalised by."""
 
-    rules: ClassVar = (Rule("self.random < self.expert", "random must be below expert", at=".random"),)
+    rules: ClassVar = (
+        Rule("self.random < self.expert", "random must be below expert", field_path=".random"),
+    )
 
     random: float
     """Of a policy that acts at random."""
@@ -73,12 +75,12 @@ class EvaluationSpec(Model):
             "!has(self.duration) || type(self.duration) == int || "
             "(has(self.parallelToTraining) && self.parallelToTraining)",
             "duration Auto needs parallelToTraining",
-            at=".duration",
+            field_path=".duration",
         ),
         Rule(
             "!has(self.customFunction) || !(has(self.parallelToTraining) && self.parallelToTraining)",
             "customFunction excludes parallelToTraining",
-            at=".customFunction",
+            field_path=".customFunction",
         ),
     )
 

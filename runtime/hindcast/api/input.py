@@ -9,7 +9,9 @@ from hindcast.api.lists import ListSet
 from hindcast.api.metadata import Reference
 from hindcast.api.quantity import Quantity
 
-RECORDED_ALONE: Final = "with a sampler, only weight may be set: the other fields are for recorded data"
+ONLY_WEIGHT_WITH_SAMPLER: Final = (
+    "with a sampler, only weight may be set: the other fields are for recorded data"
+)
 
 
 class Sampler(Model):
@@ -117,12 +119,12 @@ class InputSource(Model):
     def _check_sampler(self) -> Self:
         if self.sampler is None:
             return self
-        others = type(self).model_fields.items()
-        given = [
+        fields = type(self).model_fields.items()
+        field_names = [
             str(field.alias)
-            for name, field in others
+            for name, field in fields
             if name not in ("sampler", "weight") and getattr(self, name) != field.default
         ]
-        if given:
-            raise ValueError(f"has a sampler and {', '.join(given)}; {RECORDED_ALONE}")
+        if field_names:
+            raise ValueError(f"has a sampler and {', '.join(field_names)}; {ONLY_WEIGHT_WITH_SAMPLER}")
         return self

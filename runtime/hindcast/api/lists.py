@@ -11,6 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 LIST_TYPE = "x-kubernetes-list-type"
 
 
+# The API server refuses an object in which two entries have the same key, so the loader must refuse it too.
 class ListMap:
     """Marks a list of models that is merged entry by entry: no two entries have the same keys.
 
@@ -33,8 +34,8 @@ class ListMap:
         keys = Counter(tuple(getattr(entry, to_snake(key)) for key in self.keys) for entry in entries)
         for values, count in keys.items():
             if count > 1:
-                named = ", ".join(f"{key} {value!r}" for key, value in zip(self.keys, values, strict=True))
-                raise ValueError(f"has {count} entries with {named}; keep one")
+                key_text = ", ".join(f"{key} {value!r}" for key, value in zip(self.keys, values, strict=True))
+                raise ValueError(f"has {count} entries with {key_text}; keep one")
         return entries
 
 

@@ -11,8 +11,8 @@ from hindcast.api.base import API_VERSION
 from hindcast.api.checks import check_algorithm
 from hindcast.api.documents import Document, Problem, read_documents
 from hindcast.api.recording import OfflineRecording, TrainPolicy
-from hindcast.api.sentences import problems_of, sentence, show, similar
-from hindcast.api.spelling import IN_YAML, STORED, Spelling
+from hindcast.api.sentences import problems_of, sentence, show_value, similar
+from hindcast.api.spelling import EITHER_SPELLING, IN_YAML, Spelling
 from hindcast.api.training import OfflineTraining
 from hindcast.errors import SpecError
 
@@ -25,7 +25,7 @@ KINDS: Final[dict[str, type[OfflineRecording] | type[OfflineTraining]]] = {
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedResource:
     """A resource and its location: the file as the user named it, and the 1-based line where it begins."""
 
     resource: Resource
@@ -38,27 +38,27 @@ class Loaded:
         return f"{self.file}:{self.document.line_of(steps)}"
 
 
-def load_resources(paths: Iterable[str | Path] | str | Path) -> list[Loaded]:
+def load_resources(paths: Iterable[str | Path] | str | Path) -> list[LoadedResource]:
     """Return the resources of YAML files (1.2, several documents each), in the order of the files.
 
     Raises SpecError with a line for every problem of every file.
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
-    loaded: list[Loaded] = []
+    resources: list[LoadedResource] = []
     problems: list[str] = []
     for path in files:
         documents = list(read_documents(Path(path)))
         if not documents:
             problems.append(f"{path}: has no resource in it; begin with apiVersion: {API_VERSION} and a kind")
         for document in documents:
-            resource, wrong = _resource(document, IN_YAML)
-            problems += [_line(str(path), document, problem) for problem in wrong]
+            resource, document_problems = _build_resource(document, IN_YAML)
+            problems += [_located_sentence(str(path), document, problem) for problem in document_problems]
             if resource is not None:
-                loaded.append(Loaded(resource, str(path), document.line, document))
-    problems += _duplicates(loaded)
+                resources.append(LoadedResource(resource, str(path), document.line, document))
+    problems += _duplicate_problems(resources)
     if problems:
         raise SpecError("\n".join(problems))
-    return loaded
+    return resources
 
 
 def validate_resource(data: dict[str, Any]) -> Resource:
@@ -68,7 +68,7 @@ def validate_resource(data: dict[str, Any]) -> Resource:
 
     Raises SpecError with a line for every problem.
     """
-    resource, problems = _resource(Document(data, line=1), STORED)
+    resource, problems = _build_resource(Document(data, line=1), EITHER_SPELLING)
     if resource is None:
         raise SpecError("\n".join(sentence(problem) for problem in problems))
     return resource
@@ -76,17 +76,17 @@ def validate_resource(data: dict[str, Any]) -> Resource:
 
 def document_of(resource: Resource, *, exclude_none: bool = False) -> dict[str, Any]:
     """Return the resource as plain values of its YAML, without the fields that were not given."""
-    given = resource.model_dump(
+    fields = resource.model_dump(
         mode="json", by_alias=True, exclude_unset=True, exclude_none=exclude_none, exclude={"status"}
     )
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **given}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **fields}
 
 
-def _resource(document: Document, spelling: Spelling) -> tuple[Resource | None, list[Problem]]:
+def _build_resource(document: Document, spelling: Spelling) -> tuple[Resource | None, list[Problem]]:
     problems = list(document.problems)
     if document.value is None:
         return None, problems
-    model, unknown = _model_of(document.value)
+    model, unknown = _find_model(document.value)
     if model is None:
         return None, problems + unknown
     resource: Resource | None = None
@@ -100,19 +100,20 @@ def _resource(document: Document, spelling: Spelling) -> tuple[Resource | None, 
     )
 
 
-def _model_of(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining] | None, list[Problem]]:
+def _find_model(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining] | None, list[Problem]]:
     if not isinstance(value, dict):
         return None, [
             Problem(
-                (), f"the document is {show(value)}, expected a resource: apiVersion, kind, metadata, spec"
+                (),
+                f"the document is {show_value(value)}, expected a resource: apiVersion, kind, metadata, spec",
             )
         ]
     kind = value.get("kind")
     problems = []
     if value.get("apiVersion") != API_VERSION:
-        problems.append(_unexpected(value, "apiVersion", API_VERSION))
+        problems.append(_field_problem(value, "apiVersion", API_VERSION))
     if not isinstance(kind, str):
-        problems.append(_unexpected(value, "kind", " or ".join(KINDS)))
+        problems.append(_field_problem(value, "kind", " or ".join(KINDS)))
     elif kind not in KINDS:
         problems.append(
             Problem(("kind",), f"is '{kind}', expected {' or '.join(KINDS)}{similar(kind, KINDS)}")
@@ -120,9 +121,9 @@ def _model_of(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining
     return (KINDS[str(kind)] if not problems else None), problems
 
 
-def _unexpected(value: dict[str, Any], name: str, expected: str) -> Problem:
-    found = f"is {show(value[name])}" if name in value else "is missing"
-    return Problem((name,), f"{found}, expected {expected}")
+def _field_problem(value: dict[str, Any], name: str, expected: str) -> Problem:
+    description = f"is {show_value(value[name])}" if name in value else "is missing"
+    return Problem((name,), f"{description}, expected {expected}")
 
 
 def check_algorithms(value: dict[str, Any], spelling: Spelling | None = None) -> list[Problem]:
@@ -138,23 +139,23 @@ def check_algorithms(value: dict[str, Any], spelling: Spelling | None = None) ->
     return check_algorithm(value["kind"], here, at, spelling)
 
 
-def _line(file: str, document: Document, problem: Problem) -> str:
+def _located_sentence(file: str, document: Document, problem: Problem) -> str:
     line = document.line_of(problem.steps) if problem.line is None else problem.line
     where = f"{file}:{line}" if line else file
     return f"{where}: {sentence(problem)}"
 
 
-def _duplicates(loaded: list[Loaded]) -> list[str]:
-    first: dict[tuple[str, str | None, str], Loaded] = {}
+def _duplicate_problems(loaded: list[LoadedResource]) -> list[str]:
+    first_by_key: dict[tuple[str, str | None, str], LoadedResource] = {}
     problems = []
     for entry in loaded:
         metadata = entry.resource.metadata
         key = (entry.resource.kind, metadata.namespace, metadata.name)
-        if key in first:
-            where = first[key].at("metadata", "name")
+        if key in first_by_key:
+            where = first_by_key[key].at("metadata", "name")
             problems.append(
                 f"{entry.at('metadata', 'name')}: metadata.name is '{metadata.name}', which is the name of "
                 f"another {entry.resource.kind} ({where}); rename one"
             )
-        first.setdefault(key, entry)
+        first_by_key.setdefault(key, entry)
     return problems

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from hindcast.api.base import ClassPath, FreeForm, Model, NonNegative, Positive, Rule
-from hindcast.api.environment import Named, NamedOrText
+from hindcast.api.environment import NamedCall, NameOrCall
 from hindcast.api.spelling import YamlWords, respelt, yaml_words
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
@@ -28,8 +28,8 @@ _DISTRIBUTION_WORDS: Final = YamlWords(
     "Deterministic",
     "SquashedDeterministic",
 )
-SAMPLED: Final[tuple[Distribution, ...]] = tuple(
-    each for each in get_args(Distribution) if each not in ("deterministic", "squashedDeterministic")
+STOCHASTIC_DISTRIBUTIONS: Final[tuple[Distribution, ...]] = tuple(
+    name for name in get_args(Distribution) if name not in ("deterministic", "squashedDeterministic")
 )
 """Distributions that have densities."""
 Hiddens = Annotated[list[Positive], Field(max_length=32)]
@@ -74,37 +74,47 @@ INITIALIZERS: Final = {
     "zeros": (),
 }
 """Initialisers of `torch.nn.init`, with their arguments."""
-_OF_MATRICES: Final = ("kaiming_normal", "kaiming_uniform", "orthogonal", "xavier_normal", "xavier_uniform")
-_WORDS: Final = ("mode", "nonlinearity")
+_MATRIX_INITIALIZERS: Final = (
+    "kaiming_normal",
+    "kaiming_uniform",
+    "orthogonal",
+    "xavier_normal",
+    "xavier_uniform",
+)
+_TEXT_ARGUMENTS: Final = ("mode", "nonlinearity")
 
 
-def _check_initializer(given: Named) -> Named:
-    name = given.name.removesuffix("_")
+def _check_initializer(initializer: NamedCall) -> NamedCall:
+    name = initializer.name.removesuffix("_")
     if name not in INITIALIZERS:
         raise ValueError(
-            f"is '{given.name}', which is not an initialiser; expected one of: {', '.join(INITIALIZERS)}"
+            f"is '{initializer.name}', which is not an initialiser; expected one of: {', '.join(INITIALIZERS)}"
         )
-    for argument, value in given.kwargs.items():
+    for argument, value in initializer.kwargs.items():
         if argument not in INITIALIZERS[name]:
-            taken = ", ".join(INITIALIZERS[name]) or "no arguments"
-            raise ValueError(f"has {argument!r}, which {name} does not take; it takes {taken}")
+            arguments = ", ".join(INITIALIZERS[name]) or "no arguments"
+            raise ValueError(f"has {argument!r}, which {name} does not take; it takes {arguments}")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if isinstance(value, str) if argument in _WORDS else is_number:
+        if isinstance(value, str) if argument in _TEXT_ARGUMENTS else is_number:
             continue
-        raise ValueError(f"has {argument} {value!r}, expected {'text' if argument in _WORDS else 'a number'}")
-    if name == "constant" and "val" not in given.kwargs:
+        raise ValueError(
+            f"has {argument} {value!r}, expected {'text' if argument in _TEXT_ARGUMENTS else 'a number'}"
+        )
+    if name == "constant" and "val" not in initializer.kwargs:
         raise ValueError("is constant without a val; give {name: constant, kwargs: {val: 0.1}}")
-    return Named(name=name, kwargs=given.kwargs)
+    return NamedCall(name=name, kwargs=initializer.kwargs)
 
 
-def _check_bias(given: Named) -> Named:
-    if given.name in _OF_MATRICES:
-        others = ", ".join(name for name in INITIALIZERS if name not in _OF_MATRICES)
-        raise ValueError(f"is {given.name}, which is for matrices; a bias takes one of {others}")
-    return given
+def _check_bias(initializer: NamedCall) -> NamedCall:
+    if initializer.name in _MATRIX_INITIALIZERS:
+        bias_initializers = ", ".join(name for name in INITIALIZERS if name not in _MATRIX_INITIALIZERS)
+        raise ValueError(
+            f"is {initializer.name}, which is for matrices; a bias takes one of {bias_initializers}"
+        )
+    return initializer
 
 
-Initializer = Annotated[NamedOrText, AfterValidator(_check_initializer)]
+Initializer = Annotated[NameOrCall, AfterValidator(_check_initializer)]
 BiasInitializer = Annotated[Initializer, AfterValidator(_check_bias)]
 
 
@@ -115,14 +125,14 @@ class ModelSpec(Model):
         Rule(
             "!has(self.burnIn) || !has(self.maxSeqLen) || self.burnIn < self.maxSeqLen",
             "burnIn must be less than maxSeqLen: otherwise no timestep is left to learn from",
-            at=".burnIn",
+            field_path=".burnIn",
         ),
         Rule(
             "!has(self.logStdClip) || "
             "(has(self.logStdMin) ? double(self.logStdMin) : -double(self.logStdClip)) < "
             "(has(self.logStdMax) ? double(self.logStdMax) : double(self.logStdClip))",
             "logStdMin must be less than logStdMax; one that is not given is -logStdClip or logStdClip",
-            at=".logStdMin",
+            field_path=".logStdMin",
         ),
     )
 
@@ -221,7 +231,7 @@ class ModelSpec(Model):
     @classmethod
     def in_yaml(cls, option: str, value: Any) -> Any:
         """Return the value of an option in YAML's spelling, for messages; `option` is its YAML name."""
-        return respelt(value, _words().get(option, {}))
+        return respelt(value, _yaml_words_by_option().get(option, {}))
 
     def keys(self) -> list[str]:
         """List the names of the module's options. With `[]`, `in` and `get`, this is RLlib's `model_config`."""
@@ -243,7 +253,7 @@ class ModelSpec(Model):
 
 
 @cache
-def _words() -> dict[str, dict[str, str]]:
+def _yaml_words_by_option() -> dict[str, dict[str, str]]:
     """Map each option, by its YAML name, to the words that YAML has for its values."""
     options = ModelSpec.model_json_schema(by_alias=True)["properties"]
     return {name: yaml_words(option) for name, option in options.items()}

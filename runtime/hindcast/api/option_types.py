@@ -11,21 +11,21 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from hindcast.api.sentences import RELATED
+from hindcast.api.sentences import RELATION_ERROR
 from hindcast.api.spelling import YamlWords
 
-JoinedBy = Annotated[Literal["line", "cosine", "step"], YamlWords("Line", "Cosine", "Step")]
-Point = Annotated[list[float | JoinedBy], Field(min_length=2, max_length=3)]
+Interpolation = Annotated[Literal["line", "cosine", "step"], YamlWords("Line", "Cosine", "Step")]
+Point = Annotated[list[float | Interpolation], Field(min_length=2, max_length=3)]
 Points = Annotated[list[Point], Field(min_length=1, max_length=64)]
 Curve: TypeAlias = float | Sequence[Sequence[float | str]]
-_Given: TypeAlias = float | list[list[float | JoinedBy]]
+_ScheduleValue: TypeAlias = float | list[list[float | Interpolation]]
 
 
-def _checked(schedule: _Given) -> _Given:
+def _check_schedule(schedule: _ScheduleValue) -> _ScheduleValue:
     if isinstance(schedule, float):
         return schedule
     for point in schedule:
-        if [isinstance(each, str) for each in point] not in ([False, False], [False, False, True]):
+        if [isinstance(item, str) for item in point] not in ([False, False], [False, False, True]):
             raise ValueError(
                 f"a point of a schedule is [timestep, value] or [timestep, value, joined by], not {point}"
             )
@@ -34,24 +34,24 @@ def _checked(schedule: _Given) -> _Given:
         raise ValueError(f"a schedule starts at timestep 0, this one at {starts[0]:g}")
     if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
         raise ValueError("the timesteps of a schedule must increase from point to point")
-    if (least := min(_values(schedule))) < 0:
-        raise ValueError(f"the values of a schedule must not be negative, this one has {least}")
+    if (minimum := min(_values(schedule))) < 0:
+        raise ValueError(f"the values of a schedule must not be negative, this one has {minimum}")
     return schedule
 
 
-def _checked_chances(schedule: _Given) -> _Given:
-    if not isinstance(schedule, float) and (most := max(_values(schedule))) > 1:
-        raise ValueError(f"the values of this schedule are probabilities, at most 1, and it has {most}")
+def _check_probabilities(schedule: _ScheduleValue) -> _ScheduleValue:
+    if not isinstance(schedule, float) and (maximum := max(_values(schedule))) > 1:
+        raise ValueError(f"the values of this schedule are probabilities, at most 1, and it has {maximum}")
     return schedule
 
 
-def _values(schedule: list[list[float | JoinedBy]]) -> list[float]:
+def _values(schedule: list[list[float | Interpolation]]) -> list[float]:
     return [cast(float, point[1]) for point in schedule]
 
 
 Schedule = Annotated[
     Annotated[float, Field(ge=0)] | Points,
-    AfterValidator(_checked),
+    AfterValidator(_check_schedule),
     Field(json_schema_extra={"x-type": "Schedule"}),
 ]
 """A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (RLlib's form).
@@ -61,8 +61,8 @@ A point's third item says how the value changes up to the next point: along a "l
 """
 ChanceSchedule = Annotated[
     Annotated[float, Field(ge=0, le=1)] | Points,
-    AfterValidator(_checked),
-    AfterValidator(_checked_chances),
+    AfterValidator(_check_schedule),
+    AfterValidator(_check_probabilities),
     Field(json_schema_extra={"x-type": "ChanceSchedule"}),
 ]
 """A schedule of a probability."""
@@ -77,7 +77,7 @@ RELATIONS: Final[Mapping[str, tuple[str, Callable[[Any, Any], bool]]]] = {
 """Relations of an option to another that its schema names: keyword -> words for messages, and the check."""
 
 
-class Related(BaseModel):
+class RelatedOptions(BaseModel):
     """Options that are checked against each other by the `RELATIONS` in their schemas."""
 
     @model_validator(mode="after")
@@ -87,12 +87,15 @@ class Related(BaseModel):
         for name, field in zip(values, fields.values(), strict=True):
             extra = field.json_schema_extra
             for key, (words, holds) in RELATIONS.items():
-                other = extra.get(key) if isinstance(extra, dict) else None
-                if other is not None and not holds(values[name], values[str(other)]):
-                    found = {"field": name, "value": values[name], "words": words, "other": other}
+                bounding_option = extra.get(key) if isinstance(extra, dict) else None
+                if bounding_option is None:
+                    continue
+                limit = values[str(bounding_option)]
+                if not holds(values[name], limit):
+                    context = {"field": name, "value": values[name], "words": words, "limit": limit}
                     raise PydanticCustomError(
-                        RELATED,
+                        RELATION_ERROR,
                         "{field} is {value}, expected {words} {other}, {limit}",
-                        {**found, "limit": values[str(other)]},
+                        {**context, "other": bounding_option},
                     )
         return self

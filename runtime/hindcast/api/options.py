@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, Union
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, create_model
 
 from hindcast.api.base import CLASS_PATH, Int
-from hindcast.api.option_types import BY_NAME, RELATIONS, Related
+from hindcast.api.option_types import BY_NAME, RELATIONS, RelatedOptions
 from hindcast.api.spelling import YamlWords, is_strict, python_words, respelt, yaml_words
 
 Schema = Mapping[str, Any]
@@ -24,7 +24,7 @@ _BOUNDS: Final = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "e
 _TYPES: Final = {"integer": Int, "number": float, "boolean": bool, "string": str, "null": None}
 
 
-class _Rebuilt(Related):
+class _RebuiltOptions(RelatedOptions):
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
     )
@@ -34,8 +34,8 @@ class _Rebuilt(Related):
 def schemas() -> dict[str, Schema]:
     """Map algorithm names to the JSON schemas of their options, with the traits of `algorithms.option_schemas`."""
     text = files("hindcast.api").joinpath("generated/algorithms.json").read_text(encoding="utf-8")
-    loaded: dict[str, Schema] = json.loads(text)
-    return loaded
+    schemas_by_algorithm: dict[str, Schema] = json.loads(text)
+    return schemas_by_algorithm
 
 
 def algorithms(kind: str) -> list[str]:
@@ -64,7 +64,7 @@ def options_model(algorithm: str) -> type[BaseModel]:
     return build_model(algorithm, schemas()[algorithm])
 
 
-def normalised(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def non_default_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not at their defaults, in their own types: `{"lr": 1}` -> `{"lr": 1.0}`."""
     model = options_model(algorithm)
     values = model.model_validate(
@@ -95,29 +95,33 @@ Config = Annotated[dict[str, Any], AfterValidator(_config_in_yaml_words)]
 @cache
 def options_of(algorithm: str | None) -> Mapping[str, Schema]:
     """Map option names to their JSON schemas; for an algorithm not in `schemas()`, the options that all share."""
-    known = schemas()
-    first, *others = [known[algorithm]] if algorithm in known else known.values()
+    known_schemas = schemas()
+    first, *other_schemas = (
+        [known_schemas[algorithm]] if algorithm in known_schemas else known_schemas.values()
+    )
     return {
         name: option
         for name, option in first["properties"].items()
-        if all(name in other["properties"] for other in others)
+        if all(name in schema["properties"] for schema in other_schemas)
     }
 
 
-def options_lacking_another(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
+def options_lacking_requirement(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Find the options in `config` that have no effect, since they need another option that is not set.
 
     Returns:
         Name of the option -> name of the option that it needs (`x-only-with`), by their YAML names.
     """
-    known = options_of(algorithm)
-    values = {name: option.get("default") for name, option in known.items()} | {
-        name: respelt(value, yaml_words(known.get(name, {}))) for name, value in config.items()
+    options = options_of(algorithm)
+    values = {name: option.get("default") for name, option in options.items()} | {
+        name: respelt(value, yaml_words(options.get(name, {}))) for name, value in config.items()
     }
     return {
-        name: needed
-        for name, option in known.items()
-        if (needed := option.get("x-only-with")) and values[name] != option["default"] and not values[needed]
+        name: requirement
+        for name, option in options.items()
+        if (requirement := option.get("x-only-with"))
+        and values[name] != option["default"]
+        and not values[requirement]
     }
 
 
@@ -129,11 +133,11 @@ def build_model(name: str, schema: Schema) -> type[BaseModel]:
     """
     fields: dict[str, Any] = {}
     for field, part in schema["properties"].items():
-        related = {key: part[key] for key in RELATIONS if key in part}
+        relations = {key: part[key] for key in RELATIONS if key in part}
         default = respelt(part["default"], python_words(part))
-        about = Field(default=default, description=part.get("description"), json_schema_extra=related)
-        fields[field] = (_annotation(part), about)
-    model: type[BaseModel] = create_model(name, __base__=_Rebuilt, **fields)
+        field_info = Field(default=default, description=part.get("description"), json_schema_extra=relations)
+        fields[field] = (_annotation(part), field_info)
+    model: type[BaseModel] = create_model(name, __base__=_RebuiltOptions, **fields)
     return model
 
 
@@ -145,5 +149,5 @@ def _annotation(schema: Schema) -> Any:
     if "enum" in schema:
         words = python_words(schema) or {word: word for word in schema["enum"]}
         return Annotated[Literal[tuple(words.values())], YamlWords(*words)]
-    bounds = {ours: schema[theirs] for theirs, ours in _BOUNDS.items() if theirs in schema}
+    bounds = {argument: schema[keyword] for keyword, argument in _BOUNDS.items() if keyword in schema}
     return Annotated[_TYPES[schema["type"]], Field(**bounds)]

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from hindcast.api.base import OPERATIONAL, ClassPath, FreeForm, Model, NonNegative, Positive, Rule
-from hindcast.api.environment import NamedOrText
+from hindcast.api.environment import NameOrCall
 from hindcast.api.quantity import Cpus, Quantity
 
 
@@ -16,13 +16,13 @@ class DataWorkersSpec(Model):
         Rule(
             "!has(self.replicas) || !(has(self.minReplicas) || has(self.maxReplicas))",
             "replicas excludes minReplicas and maxReplicas",
-            at=".replicas",
+            field_path=".replicas",
         ),
         Rule(
             "has(self.minReplicas) == has(self.maxReplicas) && "
             "(!has(self.minReplicas) || self.minReplicas <= self.maxReplicas)",
             "minReplicas and maxReplicas are given together, and minReplicas ≤ maxReplicas",
-            at=".minReplicas",
+            field_path=".minReplicas",
         ),
     )
 
@@ -85,7 +85,7 @@ class PipelineSpec(Model):
     """Keyword arguments of the pre-learner."""
     offline_data: ClassPath | None = None
     """A subclass of OfflineData, "package.module:Class"."""
-    connectors: Annotated[list[NamedOrText], Field(max_length=32)] = []
+    connectors: Annotated[list[NameOrCall], Field(max_length=32)] = []
     """Learner connectors run before the default ones: a name or `{name, kwargs}`."""
     validate_data: bool = True
     """Check shapes, dtypes, NaN and bounds before training."""

@@ -105,7 +105,7 @@ class PolicySpec(Model):
     an import."""
 
     @property
-    def own_class(self) -> str | None:
+    def policy_module_class(self) -> str | None:
         """The import path of the policy's class, if it is the user's own."""
         return self.train.model.module_class if self.train else self.module_class
 
@@ -141,12 +141,12 @@ class OutputSpec(Model):
         Rule(
             "self.encoding == 'Arrow' || self.format == 'Episodes'",
             "encoding MessagePack needs format Episodes",
-            at=".encoding",
+            field_path=".encoding",
         ),
         Rule(
             "!has(self.compressColumns) || self.compressColumns.size() == 0 || self.format == 'SampleBatch'",
             "compressColumns needs format SampleBatch; Parquet's columns are compressed by compression",
-            at=".compressColumns",
+            field_path=".compressColumns",
         ),
     )
 

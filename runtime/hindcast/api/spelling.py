@@ -2,7 +2,7 @@
 
 Kubernetes spells the values of enums in PascalCase. Python has RLlib's spelling (`grad_clip_by="global_norm"`), and
 so have the files of checkpoints and the spec hash. A user's YAML has YAML's spelling alone (`IN_YAML`); what is
-stored may have either (`STORED`).
+stored may have either (`EITHER_SPELLING`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 Spelling = Mapping[str, bool]
 IN_YAML: Final[Spelling] = {"yaml": True, "python": False}
 """Pydantic context: validation allows YAML's spelling alone."""
-STORED: Final[Spelling] = {"yaml": True, "python": True}
+EITHER_SPELLING: Final[Spelling] = {"yaml": True, "python": True}
 """Pydantic context: validation allows either spelling, since files of older runs have Python's."""
 IN_PYTHON: Final[Spelling] = {"yaml": False, "python": True}
 """Pydantic context: serialisation by YAML's names (aliases) writes Python's spelling all the same."""
@@ -59,6 +59,7 @@ def _reader(to_yaml: Mapping[str, str]) -> Callable[[Any, ValidationInfo], Any]:
 
     def read(value: Any, info: ValidationInfo) -> Any:
         name = value if isinstance(value, str) else ""
+        # Python code may use either spelling: RLlib's by habit, or the one that the reference page shows.
         if name in to_python or not is_yaml(info):
             return to_python.get(name, value)
         if name in to_yaml and not is_strict(info):

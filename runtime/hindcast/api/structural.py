@@ -30,7 +30,7 @@ _ARTICLES: Final = {
     "object": "a mapping",
     "string": "text",
 }
-_KEPT: Final = (
+_COPIED_KEYWORDS: Final = (
     "description",
     "enum",
     "format",
@@ -57,10 +57,10 @@ def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) 
     definitions = definitions or schema.get("$defs", {})
     schema = _resolve(schema, definitions)
     if "discriminator" in schema:
-        return _tagged(schema)
+        return _tagged_union(schema)
     if "anyOf" in schema:
         return _union(schema, definitions)
-    result = {key: schema[key] for key in _KEPT if key in schema}
+    result = {key: schema[key] for key in _COPIED_KEYWORDS if key in schema}
     result |= {key: value for key, value in schema.items() if key.startswith("x-kubernetes-")}
     if "const" in schema:
         result |= {"type": "string", "enum": [schema["const"]]}
@@ -76,7 +76,7 @@ def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) 
         limit, value = _LIMITS[result["type"]]
         result.setdefault(limit, value)
     result |= _children(schema, definitions)
-    if _tells(schema.get("default"), result):
+    if _is_informative(schema.get("default"), result):
         result["default"] = {} if "properties" in result else schema["default"]
     return result
 
@@ -103,15 +103,15 @@ def _children(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, An
         # The API server drops an empty mapping, and GitOps tools would always see a difference.
         return {"properties": parts} if parts else {}
     if schema.get("type") == "array":
-        merged = {} if LIST_TYPE in schema else {LIST_TYPE: "atomic"}
-        return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}, **merged}
+        list_type = {} if LIST_TYPE in schema else {LIST_TYPE: "atomic"}
+        return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}, **list_type}
     values = schema.get("additionalProperties")
     if isinstance(values, dict):
         return {"additionalProperties": structural(values, definitions)} | (
             {} if "maxProperties" in schema else {"maxProperties": 64}
         )
-    typed = any(key in schema for key in ("const", "enum", "x-kubernetes-int-or-string", OPEN))
-    return {} if typed or schema.get("type", "object") != "object" else {OPEN: True}
+    has_type = any(key in schema for key in ("const", "enum", "x-kubernetes-int-or-string", OPEN))
+    return {} if has_type or schema.get("type", "object") != "object" else {OPEN: True}
 
 
 def _union(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
@@ -122,13 +122,13 @@ def _union(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
         only = _resolve(alternatives[0], definitions)
         result = structural({**only, **around}, definitions)
     else:
-        result = _open({key: around[key] for key in ("description",) if key in around}, alternatives)
+        result = _open_field({key: around[key] for key in ("description",) if key in around}, alternatives)
     if len(alternatives) < len(schema["anyOf"]) and schema.get("default") is not None:
         result["nullable"] = True
     return result
 
 
-def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
+def _open_field(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
     """Return a field of several types, with bounds that no value of another type can meet."""
     kinds = {part.get("type") for part in alternatives}
     result = {**structural(around), OPEN: True}
@@ -141,12 +141,12 @@ def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
     return result
 
 
-def _tagged(schema: Schema) -> dict[str, Any]:
+def _tagged_union(schema: Schema) -> dict[str, Any]:
     """Return a union with a discriminator: only that field is checked, since the union may contain itself."""
     tag = schema["discriminator"]["propertyName"]
     tags = sorted(schema["discriminator"]["mapping"])
-    described = {"description": schema["description"]} if "description" in schema else {}
-    return described | {
+    description = {"description": schema["description"]} if "description" in schema else {}
+    return description | {
         "type": "object",
         "required": [tag],
         "properties": {tag: {"description": "What it is.", "type": "string", "enum": tags}},
@@ -154,7 +154,7 @@ def _tagged(schema: Schema) -> dict[str, Any]:
     }
 
 
-def _tells(default: Any, result: Mapping[str, Any]) -> bool:
+def _is_informative(default: Any, result: Mapping[str, Any]) -> bool:
     """Return whether a default differs in meaning from an absent field."""
     if default is None or default in ([], {}):
         return False

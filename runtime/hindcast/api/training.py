@@ -23,7 +23,7 @@ from hindcast.api.base import (
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec, OfflineEvaluationSpec
-from hindcast.api.input import RECORDED_ALONE, InputSource, Sampler
+from hindcast.api.input import ONLY_WEIGHT_WITH_SAMPLER, InputSource, Sampler
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
 from hindcast.api.options import Config
@@ -104,81 +104,81 @@ class OfflineTrainingSpec(Model):
         Rule(
             "self.input.all(source, has(source.weight)) || self.input.all(source, !has(source.weight))",
             "only some entries of input have weights; give one to each, or to none",
-            at=".input",
+            field_path=".input",
         ),
         Rule(
             "has(self.environment) || self.input.all(source, !has(source.sampler))",
             "input has a sampler, but the spec has no environment to sample from",
-            at=".input",
+            field_path=".input",
         ),
         Rule(
             "self.input.size() == 1 || self.input.all(source, !has(source.sampler) || has(source.weight))",
             "a sampler combined with other inputs needs weights; give one to each",
-            at=".input",
+            field_path=".input",
         ),
         Rule(
             "self.input.all(source, !has(source.sampler) || (source.format == 'Auto' && !has(source.top) && "
             "!has(source.columns) && (!has(source.filter) || source.filter.size() == 0)))",
-            RECORDED_ALONE,
-            at=".input",
+            ONLY_WEIGHT_WITH_SAMPLER,
+            field_path=".input",
         ),
         Rule(
             "self.input.filter(source, has(source.sampler)).size() <= 1",
             "input has several samplers; give one",
-            at=".input",
+            field_path=".input",
         ),
         Rule(
             "!has(self.stop.epochs) || self.input.all(source, !has(source.sampler))",
             "stop.epochs counts passes over recorded data only; with a sampler use updates or timesteps",
-            at=".stop.epochs",
+            field_path=".stop.epochs",
         ),
         Rule(
             "(has(self.environment) || !has(self.evaluation)) || has(self.evaluation.offline)",
             "there is evaluation, but no environment to evaluate in",
-            at=".evaluation",
+            field_path=".evaluation",
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || (has(self.evaluation) && has(self.evaluation.interval))",
             "there is stop.episodeReturnMean, but no evaluation.interval to measure it",
-            at=".stop.episodeReturnMean",
+            field_path=".stop.episodeReturnMean",
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || has(self.environment)",
             "there is stop.episodeReturnMean, but no environment to measure it",
-            at=".evaluation.offline",
+            field_path=".evaluation.offline",
         ),
         Rule(
             f"!has(self.stop.estimatedReturn) || ({_OFFLINE_INTERVAL} && "
             "has(self.evaluation.offline.estimates) && self.evaluation.offline.estimates.size() > 0)",
             "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates to compute it",
-            at=".stop.estimatedReturn",
+            field_path=".stop.estimatedReturn",
         ),
         Rule(
             f"!has(self.stop.validationLoss) || ({_OFFLINE_INTERVAL})",
             "there is stop.validationLoss, but no evaluation.offline.interval to compute it",
-            at=".stop.validationLoss",
+            field_path=".stop.validationLoss",
         ),
         Rule(
             "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.heldOut) || "
             "self.input.exists(source, !has(source.sampler))",
             "there is evaluation.offline.heldOut, but no recorded data to hold out; use evaluation.offline.input",
-            at=".evaluation.offline.heldOut",
+            field_path=".evaluation.offline.heldOut",
         ),
         Rule(
             "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.setAside) || "
             "self.input.exists(source, !has(source.sampler))",
             "there is evaluation.offline.setAside, but no recorded data to set aside",
-            at=".evaluation.offline.setAside",
+            field_path=".evaluation.offline.setAside",
         ),
         Rule(
             "has(self.customConfig) ? self.algorithm.contains(':') : true",
             "customConfig is for custom algorithms; use config",
-            at=".customConfig",
+            field_path=".customConfig",
         ),
         Rule(
             "!has(self.config) || !self.algorithm.contains(':')",
             "a custom algorithm takes customConfig, not config",
-            at=".config",
+            field_path=".config",
         ),
     )
 
@@ -249,8 +249,8 @@ class OfflineTrainingSpec(Model):
 
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
-        weighted = [source.weight is not None for source in self.input]
-        if any(weighted) and not all(weighted):
+        has_weight = [source.weight is not None for source in self.input]
+        if any(has_weight) and not all(has_weight):
             raise ValueError("has weights on some entries of input only; give one to each, or to none")
         return self
 
@@ -273,11 +273,11 @@ class OfflineTrainingSpec(Model):
 
     @model_validator(mode="after")
     def _check_evaluation(self) -> Self:
-        played = self.evaluation_in_environment
-        if self.evaluation is not None and played is None and self.offline is None:
+        environment_evaluation = self.evaluation_in_environment
+        if self.evaluation is not None and environment_evaluation is None and self.offline is None:
             raise ValueError("has evaluation but no environment to evaluate in")
         target = self.stop.episode_return_mean
-        if target is not None and (played is None or played.interval is None):
+        if target is not None and (environment_evaluation is None or environment_evaluation.interval is None):
             raise ValueError("has stop.episodeReturnMean but no evaluation.interval to measure it")
         return self
 
