@@ -271,7 +271,7 @@ def picture(board: Board) -> Picture:
         panels = figure.subplots(1, len(environment.data), sharey=True)
         for axes, data in zip(panels, environment.data, strict=True):
             style_axes(axes, theme, data)
-            axes.axvline(board.data_score(data), color=theme.muted, linewidth=1, linestyle=":")
+            axes.axvline(board.data_score(data), color=theme.muted_ink, linewidth=1, linestyle=":")
             for who, colour, shift in zip(EVERYBODY, theme.series, (-0.2, 0.0, 0.2), strict=False):
                 for position, algorithm in enumerate(environment.algorithms):
                     found = board.score(who, data, algorithm, last)

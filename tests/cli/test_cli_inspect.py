@@ -145,7 +145,7 @@ def test_the_page_holds_the_figures_and_needs_nothing_else(hindcast, here):
         assert head == "data:image/png;base64"
         assert base64.b64decode(data).startswith(b"\x89PNG")
     share = f"{100 * found['coverage']['occupied']:.0f} %"
-    assert any(alt.startswith(f"Observations cover {share} of the cells") for alt in images.alts)
+    assert any(alt.startswith(f"Observations visit {share} of the grid's cells") for alt in images.alts)
     assert any("return" in alt for alt in images.alts)
     assert len(images.links) == 2 * len(images.alts) >= 8
     assert "1 warning found" in html

@@ -3,7 +3,7 @@ import pytest
 
 from hindcast import formatting
 from hindcast.report.canvas import spread
-from hindcast.report.curves import OTHER, Curves, lookup
+from hindcast.report.curves import REST_LABEL, Curves, lookup
 from hindcast.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot, value_plot
 
 
@@ -61,7 +61,7 @@ def test_a_loss_term_that_equals_the_total_is_shown_once():
 
 def test_time_is_shared_out_completely():
     shares = Curves([result(1), result(2)]).time_shares
-    assert shares == {"updates": 2.0, "waiting for data": 1.0, OTHER: 1.0}
+    assert shares == {"updates": 2.0, "waiting for data": 1.0, REST_LABEL: 1.0}
 
 
 def test_time_that_the_total_leaves_out_still_counts():
@@ -81,7 +81,7 @@ def test_an_empty_run_has_no_pictures():
     [
         ([100, 460, 480], 450, "The trained policy passes a return of 450 at iteration 2"),
         ([100, 300, 200], 450, "The trained policy stays below 450: at best 300 at iteration 2"),
-        ([100, 300, 200], None, "The trained policy's best mean return: 300 at iteration 2"),
+        ([100, 300, 200], None, "The trained policy reaches a best mean return of 300 at iteration 2"),
     ],
 )
 def test_the_title_of_the_return_plot_says_the_finding(returns, stop, title):

@@ -1,1 +1,1 @@
-"""What a run reports: events, results, and the HTML report with plots."""
+"""Reports of a run: events, results, and the HTML report with plots."""

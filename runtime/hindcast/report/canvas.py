@@ -1,7 +1,7 @@
-"""The one visual style of all pictures: a figure with its finding as title, in a light and a dark theme.
+"""The visual style of all pictures: a figure with its finding as title, in a light and a dark theme.
 
-Colours are Okabe and Ito's (2008) eight, distinguishable with any colour vision; the dark theme takes their
-lighter relatives. Figures are built with matplotlib's objects alone: no pyplot, no global state.
+The colours are those of Okabe and Ito (2008), distinguishable with any colour vision; the dark theme has lighter
+variants. Figures are built from matplotlib's objects alone, without pyplot and its global state.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ CAPTION_CHARACTERS = 70
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one style_axes, as hex."""
+    """Colours of a theme, as hex."""
 
     name: str
     paper: str
     ink: str
-    muted: str
+    muted_ink: str
     grid: str
     series: tuple[str, ...]
 
     @property
     def main(self) -> str:
-        """Colour of what the picture is about."""
+        """Colour of the picture's subject."""
         return self.series[0]
 
     @property
     def reference(self) -> str:
-        """Colour of what it is compared with."""
+        """Colour of what the subject is compared with."""
         return self.series[1]
 
 
@@ -78,7 +78,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Label:
-    """A word at the right end of a line, in the line's colour; `y` in data units."""
+    """A label at the right end of a line, in the line's colour; `y` in data units."""
 
     y: float
     text: str
@@ -86,19 +86,19 @@ class Label:
 
 
 def render(picture: Picture, theme: Theme) -> bytes:
-    """The picture as a PNG, 1200 pixels wide."""
+    """Draw the picture as a PNG, 1200 pixels wide."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    figure = _blank(picture, theme)
+    figure = _blank_figure(picture, theme)
     picture.draw(figure, theme)
     buffer = io.BytesIO()
-    # `savefig` would draw it twice. Level 4 is as small as the default of 6, and faster.
+    # `savefig` would draw it twice. Compression level 4 is as small as the default of 6, and faster.
     FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None}, pil_kwargs={"compress_level": 4})
     return buffer.getvalue()
 
 
-def _blank(picture: Picture, theme: Theme) -> Figure:
-    """Figure with title and caption, and room below them."""
+def _blank_figure(picture: Picture, theme: Theme) -> Figure:
+    """Return a figure with title and caption, and space below them."""
     from matplotlib.figure import Figure
 
     title = textwrap.wrap(picture.title, TITLE_CHARACTERS)
@@ -115,38 +115,40 @@ def _blank(picture: Picture, theme: Theme) -> Figure:
         linespacing=1.25, in_layout=False,
     )  # fmt: skip
     figure.text(
-        0.02, top - (0.21 * len(title) + 0.03) / total, "\n".join(caption), fontsize=9.5, color=theme.muted,
+        0.02, top - (0.21 * len(title) + 0.03) / total, "\n".join(caption), fontsize=9.5, color=theme.muted_ink,
         va="top", linespacing=1.3, in_layout=False,
     )  # fmt: skip
     return figure
 
 
 def style_axes(axes: Axes, theme: Theme, x: str = "", y: str = "") -> None:
-    """Axes without frame: a light horizontal grid, units named, quiet ticks with short numbers."""
+    """Style axes: no frame, a light horizontal grid, labels with units, short tick numbers."""
     axes.set_facecolor(theme.paper)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(theme.muted)
+    axes.spines["bottom"].set_color(theme.muted_ink)
     axes.grid(axis="y", color=theme.grid, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=theme.muted, labelsize=9.5, length=0, pad=5)
-    axes.tick_params(axis="x", length=3, color=theme.muted)
-    axes.set_xlabel(x, fontsize=10, color=theme.muted)
-    axes.set_ylabel(y, fontsize=10, color=theme.muted)
+    axes.tick_params(colors=theme.muted_ink, labelsize=9.5, length=0, pad=5)
+    axes.tick_params(axis="x", length=3, color=theme.muted_ink)
+    axes.set_xlabel(x, fontsize=10, color=theme.muted_ink)
+    axes.set_ylabel(y, fontsize=10, color=theme.muted_ink)
     short_numbers(axes)
 
 
 def short_numbers(axes: Axes, *, whole_x: bool = False) -> None:
-    """Tick labels such as `12k`; `whole_x`: the x axis ticks at whole numbers alone (iterations)."""
+    """Write tick labels such as `12k`; `whole_x`: tick the x axis at whole numbers only (iterations)."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    for axis, whole in ((axes.xaxis, whole_x), (axes.yaxis, False)):
-        axis.set_major_locator(MaxNLocator(nbins=9 if whole else 6, integer=whole, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_major_formatter(FuncFormatter(partial(_tick_on, axis)))
+    for axis, is_integer in ((axes.xaxis, whole_x), (axes.yaxis, False)):
+        axis.set_major_locator(
+            MaxNLocator(nbins=9 if is_integer else 6, integer=is_integer, steps=[1, 2, 2.5, 5, 10])
+        )
+        axis.set_major_formatter(FuncFormatter(partial(_tick_label, axis)))
 
 
-def _tick_on(axis: Axis, value: float, _: object) -> str:
-    """Label of a tick: `0.25`, `1,500`; `0`, `5k`, `12k` on an axis that goes to 10,000 and beyond."""
+def _tick_label(axis: Axis, value: float, _: object) -> str:
+    """Return the label of a tick: `0.25`, `1,500`; `0`, `5k`, `12k` on an axis that reaches 10,000."""
     low, high = axis.get_view_interval()
     if value and max(abs(low), abs(high)) >= 10_000:
         return formatting.count(value)
@@ -154,12 +156,12 @@ def _tick_on(axis: Axis, value: float, _: object) -> str:
 
 
 def end_labels(axes: Axes, labels: Sequence[Label], size: float = 9.5) -> None:
-    """Write labels right of the axes, moved apart where they would overlap; the limits must be set."""
+    """Write labels right of the axes, moved apart if they overlap; the limits must be set before."""
     low, high = axes.get_ylim()
     gap = 1.35 * size / 72 * DPI / axes.bbox.height
-    ordered = sorted(labels, key=lambda label: label.y)
-    heights = [(label.y - low) / (high - low) for label in ordered]
-    for label, height in zip(ordered, spread(heights, gap), strict=True):
+    sorted_labels = sorted(labels, key=lambda label: label.y)
+    heights = [(label.y - low) / (high - low) for label in sorted_labels]
+    for label, height in zip(sorted_labels, spread(heights, gap), strict=True):
         axes.text(
             1.015, height, label.text, transform=axes.transAxes, color=label.colour, fontsize=size,
             va="center", fontweight="bold", clip_on=False,
@@ -167,14 +169,15 @@ def end_labels(axes: Axes, labels: Sequence[Label], size: float = 9.5) -> None:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Ascending heights moved as little as needed to be at least `gap` apart and not above 1."""
-    # Less the gaps below them, they need only ascend: each run that descends gets its mean.
+    """Move ascending heights as little as possible so that they are `gap` apart and not above 1."""
+    # Without the gaps below them, heights need only ascend, which is isotonic regression: each descending run gets its
+    # mean.
     runs: list[list[float]] = []
     for below, height in enumerate(heights):
         runs.append([height - gap * below])
         while len(runs) > 1 and fmean(runs[-1]) < fmean(runs[-2]):
             runs[-2:] = [runs[-2] + runs[-1]]
     means = [fmean(run) for run in runs for _ in run]
-    placed = [mean + gap * below for below, mean in enumerate(means)]
-    overshoot = max(0.0, placed[-1] - 1.0) if placed else 0.0
-    return [height - overshoot for height in placed]
+    spread_heights = [mean + gap * below for below, mean in enumerate(means)]
+    overshoot = max(0.0, spread_heights[-1] - 1.0) if spread_heights else 0.0
+    return [height - overshoot for height in spread_heights]

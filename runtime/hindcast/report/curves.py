@@ -1,4 +1,4 @@
-"""The metrics of `results.jsonl` as arrays: what the report draws and tabulates.
+"""The metrics of `results.jsonl` as arrays, for the report's plots and tables.
 
 One line of the file is one iteration: nested dicts under RLlib's names
 (`evaluation/env_runners/episode_return_mean`, `learners/default_policy/total_loss`, `timers/update_s`).
@@ -22,13 +22,13 @@ TIMERS = {
     "sample_s": "playing episodes",
     "evaluation_s": "evaluation",
 }
-OTHER = "everything else"
-SAMPLED = "num_env_steps_sampled_lifetime"
-TRAINED = "num_env_steps_trained_lifetime"
+REST_LABEL = "everything else"
+SAMPLED_STEPS_KEY = "num_env_steps_sampled_lifetime"
+TRAINED_STEPS_KEY = "num_env_steps_trained_lifetime"
 
 
 def lookup(result: Result, *names: str) -> float | None:
-    """Number at a nested key; None if it is missing, not a number, or not finite."""
+    """Return the number at a nested key; None if it is missing, not a number, or not finite."""
     value: Any = result
     for name in names:
         if not isinstance(value, Mapping) or name not in value:
@@ -54,9 +54,9 @@ class ReturnCurve:
     Attributes:
         x: `[n]` training iteration (or timesteps) of the weights that played.
         mean: `[n]` mean return.
-        low: `[n]` lowest return, equal to the mean where it was not recorded.
+        low: `[n]` lowest return, equal to the mean if it was not recorded.
         high: `[n]` highest return, likewise.
-        episodes: episodes behind one point; 0 where unknown or varying.
+        episodes: number of episodes per point; 0 if unknown or varying.
     """
 
     x: F64
@@ -77,7 +77,7 @@ class EstimateCurve(ReturnCurve):
 
     Attributes:
         name: of the estimate.
-        behaviour: mean discounted return of the held-out episodes.
+        behaviour: mean discounted return of the held-out episodes, played by the recorded policy.
         verdict: the latest sentence on whether the policy is better.
     """
 
@@ -108,25 +108,27 @@ class Curves:
             (sampled, found)
             for result in self.results
             if isinstance(found := result.get("evaluation"), Mapping)
-            and (sampled := lookup(result, SAMPLED)) is not None
+            and (sampled := lookup(result, SAMPLED_STEPS_KEY)) is not None
         )
 
     @cached_property
     def sampling(self) -> Line:
         """Mean return of the episodes that an online algorithm learned from, over timesteps sampled."""
-        return _line(self.results, "env_runners", "episode_return_mean", over=SAMPLED)
+        return _line(self.results, "env_runners", "episode_return_mean", over=SAMPLED_STEPS_KEY)
 
     @cached_property
     def estimate(self) -> EstimateCurve | None:
-        """The estimate that the training is chosen by, the first of those asked for; None if it was never there."""
-        judged = [found for result in self.results if (found := _judged(result)).get("estimates")]
-        if not judged:
+        """The first of the requested estimates, by which checkpoints are compared; None if it was never computed."""
+        evaluations = [
+            found for result in self.results if (found := _offline_evaluation(result)).get("estimates")
+        ]
+        if not evaluations:
             return None
-        last = judged[-1]
+        last = evaluations[-1]
         name = next(iter(last["estimates"]))
         rows = {
             each["training_iteration"]: (value, *(each["estimates"][name]["interval"] or (value, value)))
-            for each in judged
+            for each in evaluations
             if (value := lookup(each, "estimates", name, "value")) is not None
         }
         x = np.array(sorted(rows), np.float64)
@@ -138,27 +140,27 @@ class Curves:
     @cached_property
     def validation(self) -> Line:
         """Loss over held-out timesteps over training iterations."""
-        return _line([_judged(result) for result in self.results], "validation_loss")
+        return _line([_offline_evaluation(result) for result in self.results], "validation_loss")
 
     @cached_property
     def learner(self) -> dict[str, Line]:
         """Every metric of the default policy's learner over training iterations, by name."""
-        names = {name for result in self.results for name in _learner_of(result)}
+        names = {name for result in self.results for name in _learner_metrics(result)}
         lines = {name: _line(self.results, "learners", "default_policy", name) for name in names}
         return {name: line for name, line in lines.items() if len(line.y)}
 
     @cached_property
     def losses(self) -> dict[str, Line]:
-        """The loss terms, the total first; a term that is the same line as another is shown once."""
+        """The loss terms, the total first; of several terms with equal lines, only the first."""
         names = sorted((n for n in self.learner if "loss" in n), key=lambda n: (n != "total_loss", n))
-        kept: dict[str, Line] = {}
+        lines: dict[str, Line] = {}
         for name in names:
             line = self.learner[name]
             if not any(
-                len(line.y) == len(other.y) and np.allclose(line.y, other.y) for other in kept.values()
+                len(line.y) == len(other.y) and np.allclose(line.y, other.y) for other in lines.values()
             ):
-                kept[name] = line
-        return kept
+                lines[name] = line
+        return lines
 
     @cached_property
     def gradient_norm(self) -> Line | None:
@@ -167,13 +169,15 @@ class Curves:
 
     @property
     def mean_q(self) -> Line | None:
-        """What the critics think that recorded actions are worth; None of an algorithm without critics."""
+        """Mean value of the recorded actions by the critics; None for an algorithm without critics."""
         return self.learner.get("mean_q")
 
     @cached_property
     def initial_value(self) -> Line:
-        """What the critics think that the policy is worth in the initial states of held-out episodes."""
-        return _line([_judged(result) for result in self.results], "signals", "critic_initial_value")
+        """Mean value of the policy in the initial states of held-out episodes, by the critics."""
+        return _line(
+            [_offline_evaluation(result) for result in self.results], "signals", "critic_initial_value"
+        )
 
     @cached_property
     def speed(self) -> Line:
@@ -181,9 +185,9 @@ class Curves:
         return _line(self.results, "timesteps_per_s")
 
     def last(self, *names: str) -> float | None:
-        """The latest value of a metric; None if there never was one."""
-        found = (lookup(result, *names) for result in reversed(self.results))
-        return next((value for value in found if value is not None), None)
+        """Return the latest value of a metric, or None if it has none."""
+        values = (lookup(result, *names) for result in reversed(self.results))
+        return next((value for value in values if value is not None), None)
 
     @property
     def iterations(self) -> int:
@@ -193,25 +197,25 @@ class Curves:
     @property
     def timesteps(self) -> float | None:
         """Timesteps trained over the whole run; sampled ones for an online algorithm."""
-        return self.last(SAMPLED) or self.last(TRAINED)
+        return self.last(SAMPLED_STEPS_KEY) or self.last(TRAINED_STEPS_KEY)
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of the run: `time_total_s`, or what the timers add up to where that is more."""
-        total = max(self.last("time_total_s") or 0.0, sum(self._timed.values()))
+        """Wall time of the run: `time_total_s`, or the sum of the timers if that is larger."""
+        total = max(self.last("time_total_s") or 0.0, sum(self._timed_seconds.values()))
         return total or None
 
     @cached_property
     def time_shares(self) -> dict[str, float]:
-        """Seconds by what they were spent on, in the order of `TIMERS`, the untimed rest last."""
-        shares = dict(self._timed)
+        """Seconds by activity, in the order of `TIMERS`, the untimed rest last."""
+        shares = dict(self._timed_seconds)
         rest = (self.seconds or 0.0) - sum(shares.values())
         if shares and rest > 0:
-            shares[OTHER] = rest
+            shares[REST_LABEL] = rest
         return shares
 
     @cached_property
-    def _timed(self) -> dict[str, float]:
+    def _timed_seconds(self) -> dict[str, float]:
         """Seconds by label, those above zero."""
         sums = {
             label: sum(lookup(result, "timers", timer) or 0.0 for result in self.results)
@@ -220,14 +224,14 @@ class Curves:
         return {label: seconds for label, seconds in sums.items() if seconds > 0}
 
 
-def _judged(result: Result) -> Result:
-    """What held-out episodes said in a result; nothing where they were not asked."""
+def _offline_evaluation(result: Result) -> Result:
+    """Return the offline evaluation of a result; empty if it has none."""
     evaluation = result.get("evaluation")
-    judged = evaluation.get("offline") if isinstance(evaluation, Mapping) else None
-    return judged if isinstance(judged, Mapping) else {}
+    offline = evaluation.get("offline") if isinstance(evaluation, Mapping) else None
+    return offline if isinstance(offline, Mapping) else {}
 
 
-def _learner_of(result: Result) -> Mapping[str, Any]:
+def _learner_metrics(result: Result) -> Mapping[str, Any]:
     policy = result.get("learners", {}).get("default_policy", {})
     return policy if isinstance(policy, Mapping) else {}
 

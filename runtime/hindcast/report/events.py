@@ -1,6 +1,6 @@
-"""What a run reports while it is in progress: progress, notes, outcomes.
+"""Events of a run: progress, notes, outcomes.
 
-The console, JSON output and (on a cluster) the heartbeat are `Reporter`s; the run knows none of them.
+The console, JSON output and (on a cluster) the heartbeat are `Reporter`s; the run does not know which.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ State = Literal["Succeeded", "AlreadyFinished", "Interrupted"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one stage of one resource has come.
+    """Progress of one stage of one resource.
 
     Attributes:
         resource: `Kind/name`.
         stage: "Training the expert" | "Recording" | "Training".
         done: amount done, in `unit`.
-        total: amount at which the stage ends; None when only a stop criterion on a metric ends it.
+        total: amount at which the stage ends; None if only a stop criterion on a metric ends it.
         unit: "episodes" | "timesteps" | "iterations" | "updates".
         metrics: numbers to show next to the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
         verdict: the latest sentence of an offline evaluation.
@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a resource ended.
+    """The outcome of a resource's run.
 
     Attributes:
         resource: `Kind/name`.
@@ -55,20 +55,20 @@ class Outcome:
 
 
 class Reporter:
-    """Receives what a run reports, in order, from one thread; a subclass overrides what it passes on."""
+    """A receiver of a run's events, in order, from one thread; a subclass overrides the events that it uses."""
 
     def progress(self, progress: Progress) -> None:
-        """A stage moved on."""
+        """Receive the progress of a stage."""
 
     def note(self, resource: str, message: str) -> None:
-        """Something the user should know: a clamp, a resume, where things are."""
+        """Receive a note for the user: a clamp, a resume, a location."""
 
     def finished(self, outcome: Outcome) -> None:
-        """A resource ended without an error."""
+        """Receive the outcome of a resource that ended without an error."""
 
 
 class Once(Reporter):
-    """Forwards everything, but each note only once: many trainings of the same data have the same ones.
+    """A reporter that forwards each note only once: many trainings on the same data have the same ones.
 
     Args:
         reporter: receives it; None drops everything.

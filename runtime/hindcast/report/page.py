@@ -1,4 +1,4 @@
-"""The report's page: its content, and how it becomes one self-contained HTML file."""
+"""The report's page: its content, and its rendering as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Command:
-    """Something to type, and what it does."""
+    """A command to type, and its purpose."""
 
     what: str
     text: str
@@ -55,7 +55,7 @@ class Command:
 
 @dataclass(frozen=True)
 class ProblemRow:
-    """Something wrong with the data."""
+    """A problem with the data."""
 
     severity: str
     message: str
@@ -77,7 +77,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _RenderedPicture:
     """A picture as data URIs, in both themes, and the light one's bytes."""
 
     name: str
@@ -95,40 +95,40 @@ def write_page(folder: Location, page: Page) -> str:
     Returns:
         The report's path as the user would write it.
     """
-    drawn = [(section.title, _draw(section)) for section in page.sections]
-    for _, pictures in drawn:
+    sections = [(section.title, _render_pictures(section)) for section in page.sections]
+    for _, pictures in sections:
         for picture in pictures:
             folder.child(PLOTS_FOLDER, f"{picture.name}.png").write_bytes(picture.png)
     report = folder.child(REPORT_FILE)
     about = "This file is self-contained; its images are also in plots/."
-    report.write_bytes(_html(page, drawn, about).encode())
+    report.write_bytes(_html(page, sections, about).encode())
     return str(report)
 
 
-def write_alone(file: Location, page: Page) -> str:
-    """Write the page as one file, its pictures in it.
+def write_single_file(file: Location, page: Page) -> str:
+    """Write the page as one file that contains its pictures.
 
     Returns:
         Its path as the user would write it.
     """
-    drawn = [(section.title, _draw(section)) for section in page.sections]
-    file.write_bytes(_html(page, drawn, "This file needs nothing else.").encode())
+    sections = [(section.title, _render_pictures(section)) for section in page.sections]
+    file.write_bytes(_html(page, sections, "This file needs nothing else.").encode())
     return str(file)
 
 
-def _draw(section: Section) -> list[_Shown]:
-    shown = []
+def _render_pictures(section: Section) -> list[_RenderedPicture]:
+    rendered = []
     for name, picture in section.pictures.items():
         if picture is None:
             continue
         light, dark = render(picture, LIGHT), render(picture, DARK)
         width, height = struct.unpack(">II", light[16:24])  # of the PNG's first chunk, IHDR
         alt = f"{picture.title}. {picture.caption}."
-        shown.append(_Shown(name, light, alt, _data_uri(light), _data_uri(dark), width, height))
-    return shown
+        rendered.append(_RenderedPicture(name, light, alt, _data_uri(light), _data_uri(dark), width, height))
+    return rendered
 
 
-def _html(page: Page, drawn: Sequence[tuple[str, Sequence[_Shown]]], about: str) -> str:
+def _html(page: Page, rendered_sections: Sequence[tuple[str, Sequence[_RenderedPicture]]], about: str) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -138,18 +138,18 @@ def _html(page: Page, drawn: Sequence[tuple[str, Sequence[_Shown]]], about: str)
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    sections = [{"title": title, "pictures": pictures} for title, pictures in drawn]
+    sections = [{"title": title, "pictures": pictures} for title, pictures in rendered_sections]
     footer = f"Written by Hindcast {__version__}. {about}"
     template = environment.get_template("report.html.j2")
     return template.render(page=page, sections=sections, versions=_versions(), footer=footer)
 
 
 def _versions() -> Table:
-    """What it ran on, in one row."""
-    found = {"Hindcast": __version__, "Python": platform.python_version()}
-    found |= {package: number for package, number in package_versions().items() if number is not None}
-    found["machine"] = f"{platform.system()} {platform.machine()}"
-    return Table("Versions", tuple(found), [tuple(found.values())])
+    """Return a table of one row: versions of packages, and the machine."""
+    versions = {"Hindcast": __version__, "Python": platform.python_version()}
+    versions |= {package: number for package, number in package_versions().items() if number is not None}
+    versions["machine"] = f"{platform.system()} {platform.machine()}"
+    return Table("Versions", tuple(versions), [tuple(versions.values())])
 
 
 def _data_uri(png: bytes) -> str:

@@ -1,6 +1,6 @@
-"""Pictures of a run: returns while it trained, losses, and where the time went.
+"""Pictures of a run: returns during training, losses, and the use of time.
 
-Each function gives a `Picture`, or None if the run has nothing to show.
+Each function returns a `Picture`, or None if the run has no data for it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 
 from hindcast import formatting
 from hindcast.report.canvas import Label, Picture, Theme, end_labels, short_numbers, style_axes
-from hindcast.report.curves import F64, OTHER, TIMERS, Curves, Line, ReturnCurve
+from hindcast.report.curves import F64, REST_LABEL, TIMERS, Curves, Line, ReturnCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_PANELS = 5
-MARKERS_UP_TO = 40
-SMOOTH_FROM = 80
+MAX_MARKERS = 40
+MIN_SMOOTHED = 80
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class RecordedReturns:
 
     mean: float
     deviation: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
 
 def return_plot(
     curves: Curves, *, stop: float | None = None, recorded: RecordedReturns | None = None
 ) -> Picture | None:
-    """Evaluation return over training iterations, with its min-max band.
+    """Draw the evaluation return over training iterations, with its min-max band.
 
     Args:
         stop: return at which the training stops, drawn as a line.
@@ -52,13 +52,13 @@ def return_plot(
         axes = _over_iterations(figure, theme, curves, "return of an episode")
         _reference_lines(axes, theme, stop, recorded)
         _return_line(axes, theme, curve)
-        _finish(axes, theme, [_label("policy", curve.mean, theme.main)], stop, recorded)
+        _add_end_labels(axes, theme, [_label("policy", curve.mean, theme.main)], stop, recorded)
 
     return Picture(_return_title(curve, stop, "iteration"), _return_caption(curve), draw)
 
 
 def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | None:
-    """Estimated return by held-out episodes over training iterations, with its interval and the behaviour's return.
+    """Draw the return estimated from held-out episodes, with its interval and the recorded policy's return.
 
     Args:
         stop: estimate at which the training stops, drawn as a line.
@@ -72,41 +72,41 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
         axes.axhline(curve.behaviour, color=theme.series[2], linewidth=1.2)
         _reference_lines(axes, theme, stop, None)
         _return_line(axes, theme, curve)
-        behaviour = _label("behaviour", [curve.behaviour], theme.series[2])
-        _finish(axes, theme, [_label(curve.name, curve.mean, theme.main), behaviour], stop, None)
+        behaviour = _label("recorded policy", [curve.behaviour], theme.series[2])
+        _add_end_labels(axes, theme, [_label(curve.name, curve.mean, theme.main), behaviour], stop, None)
 
     caption = (
         f"Return estimated by {curve.name} on {formatting.plural(curve.episodes, 'held-out episode')}, with a "
-        "90 % interval; green: the behaviour policy's return on the same episodes"
+        "90 % interval; green: the recorded policy's return on the same episodes"
     )
     return Picture(curve.verdict[0].upper() + curve.verdict[1:], caption, draw)
 
 
 def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | None = None) -> Picture | None:
-    """Return of the recording's own policy over timesteps: evaluated, and in the episodes it learned from."""
-    curve, sampled = curves.evaluation_by_timesteps, curves.sampling
+    """Draw the expert's return over timesteps: in evaluation, and in the episodes it learned from."""
+    curve, sampling = curves.evaluation_by_timesteps, curves.sampling
     if curve is None:
         return None
-    who = f"{algorithm} expert" if algorithm else "data's expert"
+    who = f"{algorithm} expert" if algorithm else "expert that recorded the data"
     title = _return_title(curve, stop, "timesteps", who)
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         style_axes(axes, theme, "timesteps played while learning", "return of an episode")
         _reference_lines(axes, theme, stop, None)
-        axes.plot(sampled.x, sampled.y, color=theme.muted, linewidth=1.2)
+        axes.plot(sampling.x, sampling.y, color=theme.muted_ink, linewidth=1.2)
         _return_line(axes, theme, curve)
         labels = [_label("evaluated", curve.mean, theme.main)]
-        if len(sampled.y):
-            labels.append(_label("learning", sampled.y, theme.muted))
-        _finish(axes, theme, labels, stop, None)
+        if len(sampling.y):
+            labels.append(_label("learning", sampling.y, theme.muted_ink))
+        _add_end_labels(axes, theme, labels, stop, None)
 
     caption = f"{_return_caption(curve)}; grey: the episodes it learned from"
-    return Picture(title, caption if len(sampled.y) else _return_caption(curve), draw)
+    return Picture(title, caption if len(sampling.y) else _return_caption(curve), draw)
 
 
 def loss_plot(curves: Curves) -> Picture | None:
-    """Loss terms and the norm of the gradients, one panel each over training iterations."""
+    """Draw the loss terms and the norm of the gradients, one panel each, over training iterations."""
     panels: dict[str, Line] = dict(list(curves.losses.items())[: MAX_PANELS - 1])
     if curves.gradient_norm is not None:
         panels["gradient_norm"] = curves.gradient_norm
@@ -120,16 +120,18 @@ def loss_plot(curves: Curves) -> Picture | None:
             style_axes(axes, theme)
             short_numbers(axes, whole_x=True)
             axes.locator_params(axis="y", nbins=4)
-            colour = theme.muted if name == "gradient_norm" else theme.series[index % (len(theme.series) - 1)]
+            colour = (
+                theme.muted_ink if name == "gradient_norm" else theme.series[index % (len(theme.series) - 1)]
+            )
             _series(axes, line, colour)
             if name == "total_loss" and len(curves.validation.y):
                 _series(axes, curves.validation, theme.reference)
             axes.set_title(
                 name.replace("_", " "), loc="left", fontsize=9.5, fontweight="bold", color=colour, pad=3
             )
-        grid[-1].set_xlabel(_iteration_axis(curves), fontsize=10, color=theme.muted)
+        grid[-1].set_xlabel(_iteration_axis(curves), fontsize=10, color=theme.muted_ink)
 
-    caption = "Mean over the updates of an iteration" + _smoothed(panels[first])
+    caption = "Mean over the updates of an iteration" + _smoothing_note(panels[first])
     if first == "total_loss" and len(curves.validation.y):
         caption += "; orange: over all held-out timesteps"
     height = 3.5 if len(panels) <= 2 else 1.45 * len(panels) + 0.4
@@ -137,7 +139,7 @@ def loss_plot(curves: Curves) -> Picture | None:
 
 
 def value_plot(curves: Curves) -> Picture | None:
-    """What the critics think that the recorded actions are worth, over training iterations."""
+    """Draw the mean value of the recorded actions by the critics, over training iterations."""
     line, initial = curves.mean_q, curves.initial_value
     if line is None:
         return None
@@ -148,8 +150,9 @@ def value_plot(curves: Curves) -> Picture | None:
         if len(initial.y):
             _series(axes, initial, theme.reference)
 
-    caption = "Discounted return that the critics expect; one beyond any return is divergence" + _smoothed(
-        line
+    caption = (
+        "Discounted return that the critics expect; values beyond any possible return mean divergence"
+        + _smoothing_note(line)
     )
     if len(initial.y):
         caption += "; orange: in the initial states of held-out episodes, of the policy's own actions"
@@ -157,7 +160,7 @@ def value_plot(curves: Curves) -> Picture | None:
 
 
 def time_plot(curves: Curves) -> Picture | None:
-    """One stacked bar of the whole run's time by what it went into, and the timesteps per second below."""
+    """Draw a stacked bar of the run's time by activity, and the timesteps per second below it."""
     shares = curves.time_shares
     if not shares:
         return None
@@ -185,17 +188,17 @@ def time_plot(curves: Curves) -> Picture | None:
 
 def _return_title(curve: ReturnCurve, stop: float | None, unit: str, who: str = "trained policy") -> str:
     best = curve.best
-    reached = np.flatnonzero(curve.mean >= stop) if stop is not None else np.array([], np.int64)
-    if stop is not None and len(reached):
-        at = curve.x[reached[0]]
-        return f"The {who} passes a return of {formatting.significant(stop)} at {_place(at, unit)}"
-    where = f"{formatting.significant(curve.mean[best])} at {_place(curve.x[best], unit)}"
+    passing = np.flatnonzero(curve.mean >= stop) if stop is not None else np.array([], np.int64)
+    if stop is not None and len(passing):
+        at = curve.x[passing[0]]
+        return f"The {who} passes a return of {formatting.significant(stop)} at {_position_text(at, unit)}"
+    where = f"{formatting.significant(curve.mean[best])} at {_position_text(curve.x[best], unit)}"
     if stop is not None:
         return f"The {who} stays below {formatting.significant(stop)}: at best {where}"
-    return f"The {who}'s best mean return: {where}"
+    return f"The {who} reaches a best mean return of {where}"
 
 
-def _place(at: float, unit: str) -> str:
+def _position_text(at: float, unit: str) -> str:
     return f"{formatting.count(at)} timesteps" if unit == "timesteps" else f"{unit} {at:.0f}"
 
 
@@ -205,7 +208,7 @@ def _return_caption(curve: ReturnCurve) -> str:
 
 
 def _over_iterations(figure: Figure, theme: Theme, curves: Curves, y: str) -> Axes:
-    """The axes of a figure that has one panel, over training iterations."""
+    """Return the axes of a figure with one panel, over training iterations."""
     axes = figure.subplots()
     style_axes(axes, theme, _iteration_axis(curves), y)
     short_numbers(axes, whole_x=True)
@@ -220,8 +223,8 @@ def _iteration_axis(curves: Curves) -> str:
 
 def _reference_lines(axes: Axes, theme: Theme, stop: float | None, recorded: RecordedReturns | None) -> None:
     if recorded is not None:
-        low = max(recorded.mean - recorded.deviation, recorded.least)
-        high = min(recorded.mean + recorded.deviation, recorded.most)
+        low = max(recorded.mean - recorded.deviation, recorded.minimum)
+        high = min(recorded.mean + recorded.deviation, recorded.maximum)
         axes.axhspan(low, high, color=theme.series[2], alpha=0.13, linewidth=0)
         axes.axhline(recorded.mean, color=theme.series[2], linewidth=1.2)
     if stop is not None:
@@ -235,16 +238,16 @@ def _return_line(axes: Axes, theme: Theme, curve: ReturnCurve) -> None:
         axes.set_xlim(curve.x[0] - 1, curve.x[0] + 1)
         return
     axes.fill_between(curve.x, curve.low, curve.high, color=theme.main, alpha=0.18, linewidth=0)
-    marker = "o" if len(curve.x) <= MARKERS_UP_TO else ""
+    marker = "o" if len(curve.x) <= MAX_MARKERS else ""
     axes.plot(curve.x, curve.mean, color=theme.main, linewidth=2, marker=marker, markersize=4)
 
 
 def _label(what: str, values: F64 | Sequence[float], colour: str) -> Label:
-    """Of a line, at its last value."""
+    """Return the label of a line, at its last value."""
     return Label(values[-1], f"{what} {formatting.significant(values[-1])}", colour)
 
 
-def _finish(
+def _add_end_labels(
     axes: Axes, theme: Theme, labels: list[Label], stop: float | None, recorded: RecordedReturns | None
 ) -> None:
     low, high = axes.get_ylim()
@@ -267,8 +270,8 @@ def _trend(name: str, line: Line) -> str:
     return f"{label} {verb} from {formatting.significant(first)} to {formatting.significant(last)}"
 
 
-def _smoothed(line: Line) -> str:
-    return f"; heavy line: running mean of {_window(line)}" if len(line.y) >= SMOOTH_FROM else ""
+def _smoothing_note(line: Line) -> str:
+    return f"; heavy line: running mean of {_window(line)}" if len(line.y) >= MIN_SMOOTHED else ""
 
 
 def _window(line: Line) -> int:
@@ -276,8 +279,8 @@ def _window(line: Line) -> int:
 
 
 def _series(axes: Axes, line: Line, colour: str) -> None:
-    if len(line.y) < SMOOTH_FROM:
-        marker = "o" if len(line.y) <= MARKERS_UP_TO else ""
+    if len(line.y) < MIN_SMOOTHED:
+        marker = "o" if len(line.y) <= MAX_MARKERS else ""
         axes.plot(line.x, line.y, color=colour, linewidth=1.8, marker=marker, markersize=3.5)
         return
     axes.plot(line.x, line.y, color=colour, linewidth=0.8, alpha=0.4)
@@ -285,7 +288,7 @@ def _series(axes: Axes, line: Line, colour: str) -> None:
 
 
 def running_mean(values: F64, window: int) -> F64:
-    """Mean of the values at most `window // 2` places away; the window shrinks evenly towards both ends."""
+    """Average each value with those at most `window // 2` positions away; the window shrinks towards both ends."""
     places = np.arange(len(values))
     reach = np.minimum(window // 2, np.minimum(places, places[::-1]))
     sums = np.cumsum(np.concatenate([[0.0], values]))
@@ -295,10 +298,10 @@ def running_mean(values: F64, window: int) -> F64:
 def _time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> None:
     total = sum(shares.values())
     colours = _share_colours(theme, list(shares))
-    left = 0.0
+    start = 0.0
     for (_, seconds), colour in zip(shares.items(), colours, strict=True):
-        axes.barh(0, seconds, left=left, color=colour, height=0.5, edgecolor=theme.paper, linewidth=1.5)
-        left += seconds
+        axes.barh(0, seconds, left=start, color=colour, height=0.5, edgecolor=theme.paper, linewidth=1.5)
+        start += seconds
     rows = math.ceil(len(shares) / 2)
     for index, ((label, seconds), colour) in enumerate(zip(shares.items(), colours, strict=True)):
         x, y = 0.52 * (index % 2), -0.62 - 0.42 * (index // 2)
@@ -311,6 +314,9 @@ def _time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> None:
 
 
 def _share_colours(theme: Theme, labels: Sequence[str]) -> list[str]:
-    """Same colour for the same activity in every report; the rest is grey."""
-    known = list(TIMERS.values())
-    return [theme.series[-1] if label == OTHER else theme.series[known.index(label)] for label in labels]
+    """Return the colours: the same for an activity in every report, grey for the rest."""
+    timer_labels = list(TIMERS.values())
+    return [
+        theme.series[-1] if label == REST_LABEL else theme.series[timer_labels.index(label)]
+        for label in labels
+    ]

@@ -16,16 +16,16 @@ from hindcast.storage.location import Location
 RESULTS_FILE = "results.jsonl"
 _PARTS = "results"
 _BOARDS = "tensorboard"
-_MOST_PIECES: Final = 256
+_MAX_CHUNKS: Final = 256
 ITERATION = "training_iteration"
 
 Result = dict[str, Any]
 
 
 def read_results(folder: Location) -> list[Result]:
-    """All results in a run folder, oldest first; none where there are none.
+    """Return all results in a run folder, oldest first; empty if there are none.
 
-    A last line that a killed process left half-written is not counted.
+    A last line that a killed process left incomplete is ignored.
     """
     file = folder.child(RESULTS_FILE)
     lines: list[bytes] = []
@@ -36,31 +36,31 @@ def read_results(folder: Location) -> list[Result]:
 
 
 class ResultsLog:
-    """Appends results to a run folder.
+    """A log that appends results to a run folder.
 
-    On an object store they are in parts, `results/<lines before it>.jsonl`, until they are joined: when the log is
-    closed, or opened again.
+    On an object store it consists of parts, `results/<lines before it>.jsonl`, which are joined when the log is closed
+    or opened again.
 
     Args:
         folder: the run folder.
-        resume_at: iteration that the run continues after; later results are dropped, they will come again.
+        resume_at: iteration after which the run continues; later results are dropped, since they will be repeated.
     """
 
     def __init__(self, folder: Location, resume_at: int) -> None:
         self._folder = folder
         self._file = folder.child(RESULTS_FILE)
-        earlier = [result for result in read_results(folder) if result[ITERATION] <= resume_at]
+        earlier_results = [result for result in read_results(folder) if result[ITERATION] <= resume_at]
         # A last evaluation has a separate line, without learners, and will be repeated.
-        self.results = [result for result in earlier if "learners" in result]
+        self.results = [result for result in earlier_results if "learners" in result]
         self._join()
-        kept = len(self.results)
-        self._lines = GrowingFile(
-            lambda line: self._file if self._file.is_local else _part(folder, kept + line)
+        num_kept = len(self.results)
+        self._lines = AppendedFile(
+            lambda line: self._file if self._file.is_local else _part(folder, num_kept + line)
         )
         self._boards = TensorBoard(folder, purge_from=resume_at + 1)
 
     def append(self, result: Result) -> None:
-        """Add one iteration's result; it is there when this returns.
+        """Add one iteration's result; it is stored when this returns.
 
         Raises:
             StorageError: with path and reason.
@@ -83,7 +83,7 @@ def _part(folder: Location, lines_before: int) -> Location:
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a nested result with their paths."""
+    """Yield the numbers of a nested result with their paths."""
     for key, value in result.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}/")
@@ -96,18 +96,19 @@ def _line(result: Result) -> bytes:
 
 
 class TensorBoard:
-    """Writes scalars over iterations into `<folder>/tensorboard`, at once and without a thread, so that what storage
-    refuses is said here.
+    """A writer of scalars over iterations into `<folder>/tensorboard`.
+
+    It writes at once, without a thread, so that errors of storage are raised in the call.
 
     Args:
         folder: the run folder.
-        purge_from: first iteration that comes again: TensorBoard hides what an earlier process wrote of it.
+        purge_from: first iteration that is repeated: TensorBoard hides what an earlier process wrote of it.
     """
 
     def __init__(self, folder: Location, purge_from: int) -> None:
         self._folder = folder.child(_BOARDS)
         self._purge_from = purge_from
-        self._file: GrowingFile | None = None
+        self._file: AppendedFile | None = None
 
     def write(self, iteration: int, scalars: Mapping[str, float]) -> None:
         """Add one iteration.
@@ -119,18 +120,18 @@ class TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         if self._file is None:
-            self._file = self._begun()
+            self._file = self._start_file()
         values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
         self._file.append(_record(Event(step=iteration, summary=Summary(value=values))))
 
-    def _begun(self) -> GrowingFile:
+    def _start_file(self) -> AppendedFile:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         if self._folder.is_local:
             self._folder.mkdirs()
         moment = f"{time.time_ns() // 1000:017d}"
         name = f"events.out.tfevents.{moment}.{platform.node()}.{os.getpid()}"
-        file = GrowingFile(
+        file = AppendedFile(
             lambda piece: self._folder.child(f"{name}.{piece:09d}"),
             head=_record(Event(file_version="brain.Event:2")),
         )
@@ -148,33 +149,33 @@ def _record(event: Any) -> bytes:
     return record.getvalue()
 
 
-class GrowingFile:
-    """What grows piece by piece: a local file; on an object store a row of objects of at most 256 pieces each.
+class AppendedFile:
+    """A file that grows by chunks: a local file, or on an object store several objects of at most 256 chunks each.
 
-    An object is rewritten with each of its pieces; the limit keeps the total written proportional to their number.
+    An object is rewritten with each of its chunks; the limit keeps the total written proportional to their number.
 
     Args:
-        name: number of a piece -> the object that begins with it; a local file is that of piece 0.
-        head: what the file, and each object, begins with.
+        name: number of a chunk -> the object that begins with it; a local file is that of chunk 0.
+        head: first bytes of the file, and of each object.
     """
 
     def __init__(self, name: Callable[[int], Location], head: bytes = b"") -> None:
         self._name = name
         self._head = head
-        self._pieces = 0
+        self._num_chunks = 0
         self._content = b""
 
-    def append(self, piece: bytes) -> None:
-        """Add a piece; it is there when this returns.
+    def append(self, chunk: bytes) -> None:
+        """Add a chunk; it is stored when this returns.
 
         Raises:
             StorageError: with path and reason.
         """
         file = self._name(0)
-        number, self._pieces = self._pieces, self._pieces + 1
+        number, self._num_chunks = self._num_chunks, self._num_chunks + 1
         if file.is_local:
-            file.append_bytes(piece if number else self._head + piece)
+            file.append_bytes(chunk if number else self._head + chunk)
             return
-        begun = number % _MOST_PIECES
-        self._content = (self._content if begun else self._head) + piece
-        self._name(number - begun).write_bytes(self._content)
+        num_earlier = number % _MAX_CHUNKS
+        self._content = (self._content if num_earlier else self._head) + chunk
+        self._name(number - num_earlier).write_bytes(self._content)

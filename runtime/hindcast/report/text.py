@@ -22,14 +22,14 @@ from hindcast.storage.location import Location
 
 @dataclass(frozen=True)
 class RecordedData:
-    """A dataset and what is in it."""
+    """A dataset and its summary."""
 
     location: Location
     summary: Summary
 
 
-def reference(inputs: Sequence[RecordedData]) -> RecordedReturns | None:
-    """Returns of all datasets together; None if one has none."""
+def combine_returns(inputs: Sequence[RecordedData]) -> RecordedReturns | None:
+    """Combine the returns of all datasets; None if one has no returns."""
     spreads = [one.summary.returns for one in inputs if one.summary.returns is not None]
     if not spreads or len(spreads) < len(inputs):
         return None
@@ -48,13 +48,13 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
         note = f"evaluated at iteration {curve.x[best]:.0f}"
         tiles.append(Tile("Best mean return", formatting.significant(curve.mean[best]), note))
     if (estimate := curves.estimate) is not None:
-        note = f"{estimate.name}; behaviour policy: {formatting.significant(estimate.behaviour)}"
+        note = f"{estimate.name}; recorded policy: {formatting.significant(estimate.behaviour)}"
         tiles.append(Tile("Estimated return", formatting.significant(estimate.mean[-1]), note))
     if stop is not None:
         tiles.append(Tile("Target return", formatting.significant(stop)))
-    if (recorded := reference(inputs)) is not None:
-        note = f"± {formatting.significant(recorded.deviation)}"
-        tiles.append(Tile("Recorded return", formatting.significant(recorded.mean), note))
+    if (recorded_returns := combine_returns(inputs)) is not None:
+        note = f"± {formatting.significant(recorded_returns.deviation)}"
+        tiles.append(Tile("Recorded return", formatting.significant(recorded_returns.mean), note))
     tiles.append(Tile("Iterations", formatting.integer(curves.iterations), _epochs(curves)))
     if curves.timesteps is not None:
         tiles.append(Tile("Timesteps trained on", formatting.count(curves.timesteps), _updates(curves)))
@@ -96,7 +96,7 @@ def recording_tiles(summary: Summary) -> list[Tile]:
 
 
 def data_table(inputs: Sequence[RecordedData]) -> Table:
-    """A row for each dataset."""
+    """Return a table with a row for each dataset."""
     columns = ("dataset", "episodes", "timesteps", "size", "return", "length", "observations", "actions")
     return Table("Data", columns, [_data_row(one) for one in inputs])
 
@@ -122,7 +122,7 @@ def _mean(spread: ValueDistribution | None) -> str:
 
 
 def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
-    """Where the run left what."""
+    """Return a table of the run's files."""
     best, last = checkpoints(metrics)
     rows = [
         ("best checkpoint", best or "none evaluated"),
@@ -134,7 +134,7 @@ def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
 
 
 def checkpoints(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Best and latest checkpoint of a training's outcome."""
+    """Return the best and the latest checkpoint of a training's outcome."""
     best = metrics.get("best") or {}
     return best.get("path"), metrics.get("checkpoint")
 
@@ -142,7 +142,7 @@ def checkpoints(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def training_commands(
     folder: Location, resource: OfflineTraining, checkpoint: str | None, inputs: Sequence[str]
 ) -> list[Command]:
-    """What to do with a trained policy."""
+    """Return the next commands for a trained policy."""
     commands = []
     if checkpoint is not None:
         where = "" if resource.spec.environment is not None else " --env ENVIRONMENT"
@@ -166,7 +166,7 @@ def training_commands(
 
 
 def recording_commands(folder: Location, *, trained: bool) -> list[Command]:
-    """What to do with recorded data."""
+    """Return the next commands for recorded data."""
     commands = [
         Command("Look at the data", f"hindcast inspect {folder}"),
         Command("Train on it: add this to the spec of an OfflineTraining", f"input:\n  - path: {folder}"),
@@ -178,7 +178,7 @@ def recording_commands(folder: Location, *, trained: bool) -> list[Command]:
 
 
 def resource_yaml(resource: OfflineTraining | OfflineRecording) -> str:
-    """The resource as it was written."""
+    """Return the resource's YAML as the user wrote it."""
     from ruamel.yaml import YAML
 
     yaml = YAML()

@@ -1,4 +1,4 @@
-"""The HTML pages of a training, a recording and a dataset: what came out, or is in it, in numbers and pictures."""
+"""The HTML pages of a training, a recording and a dataset: results or contents in numbers and pictures."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from hindcast.report.page import (
     Section,
     Table,
     Tile,
-    write_alone,
     write_page,
+    write_single_file,
 )
 from hindcast.report.plots import estimate_plot, expert_plot, loss_plot, return_plot, time_plot, value_plot
 from hindcast.report.results import read_results
@@ -38,10 +38,10 @@ from hindcast.report.text import (
     RecordedData,
     checkpoint_table,
     checkpoints,
+    combine_returns,
     data_table,
     recording_commands,
     recording_tiles,
-    reference,
     resource_yaml,
     training_commands,
     training_tiles,
@@ -55,24 +55,24 @@ _EXPERT = f"{STATE_FOLDER}/policy"
 def write_training_report(
     resource: OfflineTraining, outcome: Outcome, inputs: Mapping[str, OpenedData | None]
 ) -> str:
-    """Write `report.html` and `plots/*.png` into a training's run folder, from its `results.jsonl`; the report's path.
+    """Write `report.html` and `plots/*.png` into a training's run folder, and return the report's path.
 
-    A report that an earlier call wrote stays where the outcome is AlreadyFinished.
+    If the outcome is AlreadyFinished, the report of an earlier call stays.
 
     Args:
-        outcome: how it ended; `metrics` name the checkpoints.
-        inputs: what was opened of each dataset, by its path; None where it is still to be opened. One that cannot be
+        outcome: of the run; `metrics` name the checkpoints.
+        inputs: the opened data of each dataset, by its path; None if it is not open yet. A dataset that cannot be
             opened is reported as a problem.
     """
     folder = resolve(outcome.folder)
-    if (written := _already_written(folder, outcome)) is not None:
-        return written
+    if (earlier_report := _earlier_report(folder, outcome)) is not None:
+        return earlier_report
     curves = Curves(read_results(folder))
-    recorded, problems = _open(inputs)
+    datasets, problems = _summarise_inputs(inputs)
     stop = resource.spec.stop.episode_return_mean
-    how = {
+    pictures = {
         "estimate": estimate_plot(curves, stop=resource.spec.stop.estimated_return),
-        "return": return_plot(curves, stop=stop, recorded=reference(recorded)),
+        "return": return_plot(curves, stop=stop, recorded=combine_returns(datasets)),
         "loss": loss_plot(curves),
         "value": value_plot(curves),
         "time": time_plot(curves),
@@ -82,9 +82,9 @@ def write_training_report(
         kind=f"{resource.kind}, algorithm {resource.spec.algorithm}",
         name=resource.metadata.name,
         outcome=outcome.message,
-        tiles=training_tiles(curves, stop, recorded),
-        sections=[Section("How the training went", how), *_data_sections(recorded)],
-        tables=[checkpoint_table(folder, outcome.metrics), data_table(recorded)],
+        tiles=training_tiles(curves, stop, datasets),
+        sections=[Section("How the training went", pictures), *_data_sections(datasets)],
+        tables=[checkpoint_table(folder, outcome.metrics), data_table(datasets)],
         commands=training_commands(folder, resource, best or last, list(inputs)),
         spec=resource_yaml(resource),
         problems=problems,
@@ -93,25 +93,25 @@ def write_training_report(
 
 
 def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
-    """Write `report.html` and `plots/*.png` into the `_hindcast` folder of a dataset; the report's path.
+    """Write `report.html` and `plots/*.png` into the `_hindcast` folder of a dataset, and return the report's path.
 
-    A report that an earlier call wrote stays where the outcome is AlreadyFinished.
+    If the outcome is AlreadyFinished, the report of an earlier call stays.
     """
     folder = resolve(outcome.folder)
     state = folder.child(STATE_FOLDER)
-    if (written := _already_written(state, outcome)) is not None:
-        return written
-    recorded, problems = _open({outcome.folder: None})
+    if (earlier_report := _earlier_report(state, outcome)) is not None:
+        return earlier_report
+    datasets, problems = _summarise_inputs({outcome.folder: None})
     page = Page(
         kind=f"{resource.kind} in {resource.spec.environment.id}",
         name=resource.metadata.name,
         outcome=outcome.message,
-        tiles=[tile for one in recorded for tile in recording_tiles(one.summary)],
+        tiles=[tile for one in datasets for tile in recording_tiles(one.summary)],
         sections=[
-            *(Section("What was recorded", data_plots(one.summary)) for one in recorded),
+            *(Section("What was recorded", data_plots(one.summary)) for one in datasets),
             *_expert_sections(resource, folder),
         ],
-        tables=[data_table(recorded)],
+        tables=[data_table(datasets)],
         commands=recording_commands(folder, trained=resource.spec.policy.train is not None),
         spec=resource_yaml(resource),
         problems=problems,
@@ -119,33 +119,37 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
     return write_page(state, page)
 
 
-def _already_written(folder: Location, outcome: Outcome) -> str | None:
+def _earlier_report(folder: Location, outcome: Outcome) -> str | None:
     report = folder.child(REPORT_FILE)
     return str(report) if outcome.state == "AlreadyFinished" and report.exists() else None
 
 
-def _open(inputs: Mapping[str, OpenedData | None]) -> tuple[list[RecordedData], list[ProblemRow]]:
-    """The datasets with their summaries, and what is wrong with them."""
-    recorded, problems = [], []
-    for path, opened in inputs.items():
+def _summarise_inputs(inputs: Mapping[str, OpenedData | None]) -> tuple[list[RecordedData], list[ProblemRow]]:
+    """Return the datasets with their summaries, and the problems found in them."""
+    datasets, problems = [], []
+    for path, opened_data in inputs.items():
         try:
-            summary = _summary_of(resolve(path)) if opened is None else summarise(opened.with_all_columns())
-        except UserError as error:  # the run itself succeeded, by the user's own reader perhaps
+            summary = (
+                _summarise_folder(resolve(path))
+                if opened_data is None
+                else summarise(opened_data.with_all_columns())
+            )
+        except UserError as error:  # not fatal: the run itself succeeded, perhaps with the user's own reader
             problems.append(ProblemRow("error", str(error)))
             continue
-        recorded.append(RecordedData(resolve(path), summary))
+        datasets.append(RecordedData(resolve(path), summary))
         problems += [ProblemRow(found.severity, f"{path}: {found.message}") for found in summary.problems]
-    return recorded, problems
+    return datasets, problems
 
 
-def _data_sections(recorded: Sequence[RecordedData]) -> list[Section]:
-    """Each dataset's pictures and its expert's; file names are numbered where there are several."""
+def _data_sections(datasets: Sequence[RecordedData]) -> list[Section]:
+    """Return the pictures of each dataset and its expert; with several datasets, file names are numbered."""
     sections = []
-    for index, one in enumerate(recorded):
-        suffix = f"-{index}" if len(recorded) > 1 else ""
+    for index, one in enumerate(datasets):
+        suffix = f"-{index}" if len(datasets) > 1 else ""
         pictures = {**data_plots(one.summary), "expert-return": expert_plot(_expert_curves(one.location))}
-        named = {f"data-{name}{suffix}": picture for name, picture in pictures.items()}
-        sections.append(Section(f"The data: {one.location}", named))
+        pictures_by_file = {f"data-{name}{suffix}": picture for name, picture in pictures.items()}
+        sections.append(Section(f"The data: {one.location}", pictures_by_file))
     return sections
 
 
@@ -166,24 +170,28 @@ def _expert_curves(dataset: Location) -> Curves:
     return Curves(read_results(dataset.child(_EXPERT)))
 
 
-def _summary_of(folder: Location) -> Summary:
-    """A summary of a dataset, or of a recording in an exported layout.
+def _summarise_folder(folder: Location) -> Summary:
+    """Summarise a dataset, or a recording in an exported layout.
 
     Raises:
         DataError: it cannot be opened.
-        StorageError: storage that refuses or fails.
+        StorageError: storage refuses a request or fails.
     """
-    exported = read_exported_manifest(folder)
-    return summarise(open_dataset(folder)) if exported is None else _of_exported(folder, exported)
+    exported_manifest = read_exported_manifest(folder)
+    return (
+        summarise(open_dataset(folder))
+        if exported_manifest is None
+        else _summarise_exported(folder, exported_manifest)
+    )
 
 
-def _of_exported(folder: Location, manifest: Manifest) -> Summary:
-    """Sizes of all files, and the rest of some that are prepared for it and forgotten."""
+def _summarise_exported(folder: Location, manifest: Manifest) -> Summary:
+    """Summarise an exported recording: sizes from all files, the rest from a sample, prepared in a temporary cache."""
     files = manifest.files
     episodes, timesteps = sum(file.episodes for file in files), sum(file.timesteps for file in files)
-    chosen = files[:: max(1, timesteps // SAMPLE_STEPS)]
+    sample = files[:: max(1, timesteps // SAMPLE_STEPS)]
     with TemporaryDirectory() as cache:
-        reading = Reading(tuple(folder.child(file.path) for file in chosen))
+        reading = Reading(tuple(folder.child(file.path) for file in sample))
         summary = summarise(open_data(reading, cache=cache))
     return summary.model_copy(
         update={
@@ -201,7 +209,7 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
     """Write a dataset's page as one self-contained HTML file.
 
     Args:
-        file: where; a path or a URI.
+        file: a path or a URI.
 
     Returns:
         The file, as the user wrote it.
@@ -209,23 +217,23 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
     Raises:
         StorageError: it cannot be written.
     """
-    known = facts(summary)
+    facts_by_label = facts(summary)
     if summary.coverage is not None:
-        known["coverage"] = describe_coverage(summary.coverage)
+        facts_by_label["coverage"] = describe_coverage(summary.coverage)
     page = Page(
         kind="Dataset",
         name=", ".join(data),
-        outcome=_problems_counted(summary),
+        outcome=_count_problems(summary),
         tiles=_tiles(summary),
         sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
-        tables=[Table("Facts", (), list(known.items())), *_ranges(summary)],
+        tables=[Table("Facts", (), list(facts_by_label.items())), *_ranges(summary)],
         commands=_commands(data),
         problems=[ProblemRow(found.severity, found.message) for found in summary.problems],
     )
-    return write_alone(resolve(file), page)
+    return write_single_file(resolve(file), page)
 
 
-def _problems_counted(summary: Summary) -> str:
+def _count_problems(summary: Summary) -> str:
     counts = [
         formatting.plural(count, severity)
         for severity in ("error", "warning")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from hindcast import formatting
 from hindcast.api import OfflineTraining
 from hindcast.report.canvas import Label, Picture, Theme, end_labels, style_axes
-from hindcast.report.page import Command, Page, Section, Table, Tile, write_alone
+from hindcast.report.page import Command, Page, Section, Table, Tile, write_single_file
 from hindcast.report.text import resource_yaml
 from hindcast.search.results import Run, Search, Trial, with_interval
 from hindcast.search.space import yaml_value
@@ -41,7 +41,7 @@ def write_search_page(found: Search, base: OfflineTraining) -> None:
         commands=_commands(found),
         spec=resource_yaml(found.training or base),
     )
-    write_alone(resolve(found.report), page)
+    write_single_file(resolve(found.report), page)
 
 
 def trials_table(found: Search) -> Table:
@@ -64,7 +64,7 @@ def trials_picture(found: Search) -> Picture | None:
         axes = figure.subplots()
         style_axes(axes, theme, "trial, best first", _axis(found.by))
         for place, trial in enumerate(ranked):
-            _draw_trial(axes, place, trial, theme.main if trial is found.best else theme.muted)
+            _draw_trial(axes, place, trial, theme.main if trial is found.best else theme.muted_ink)
         labels = []
         if behaviour is not None:
             axes.axhline(behaviour, color=theme.series[2], linewidth=1.2)
