@@ -18,7 +18,7 @@ def readme(root: Path) -> str:
     values = YAML(typ="safe", pure=True).load(text)
     rows = [
         f"| `{'.'.join(path)}` | `{json.dumps(_at(values, path))}` | {meaning} |"
-        for path, meaning in described(text)
+        for path, meaning in described_values(text)
     ]
     head, _, rest = (root / README).read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
@@ -26,7 +26,7 @@ def readme(root: Path) -> str:
     return f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}"
 
 
-def described(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
+def described_values(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
     """Path and meaning of each value that has a `# --` comment."""
     section, meaning = "", ""
     for line in text.splitlines():

@@ -19,9 +19,9 @@ from ruamel.yaml import YAML
 
 Schema = Mapping[str, Any]
 
-_LEAST = ("minimum", "minLength", "minItems", "minProperties")
-_MOST = ("maximum", "maxLength", "maxItems", "maxProperties")
-_BOUNDED = {"Items": "array", "Properties": "object", "Length": "string"}
+_MINIMA = ("minimum", "minLength", "minItems", "minProperties")
+_MAXIMA = ("maximum", "maxLength", "maxItems", "maxProperties")
+_TYPE_BY_BOUND = {"Items": "array", "Properties": "object", "Length": "string"}
 """What some bounds are of: they refuse nothing of another type."""
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum")
 """Refuse something wherever they are newly set."""
@@ -30,7 +30,7 @@ _MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernete
 _OPEN = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _RULES = "x-kubernetes-validations"
-_NEVER_CARRIED_OUT = re.compile(r"has\((self|source)\.sampler\)|self\.config\.minibatchSize\b")
+_NEVER_EXECUTED = re.compile(r"has\((self|source)\.sampler\)|self\.config\.minibatchSize\b")
 """In rules on what no release carries out: objects that break them fail before they do anything."""
 _WORDS = re.compile(r"'((?:[^'\\]|\\.)*)'")
 _ONE_OF = re.compile(r"\[((?:has\(self\.\w+\)(?:, )?)+)\]\.exists\(given, given\)")
@@ -41,10 +41,12 @@ _ALGORITHMS = re.compile(r"self\.algorithm in \[([^\]]*)\]")
 def breaking(old: Schema, new: Schema) -> list[str]:
     """One line for each change of a CustomResourceDefinition that breaks somebody."""
     kind = old["spec"]["names"]["kind"]
-    return [f"{kind}: {line}" for line in (*_of_names(old["spec"], new["spec"]), *_of_versions(old, new))]
+    return [
+        f"{kind}: {line}" for line in (*_name_changes(old["spec"], new["spec"]), *_version_changes(old, new))
+    ]
 
 
-def _of_names(old: Schema, new: Schema) -> Iterator[str]:
+def _name_changes(old: Schema, new: Schema) -> Iterator[str]:
     for key in ("group", "scope"):
         if old[key] != new[key]:
             yield f"{key} was {old[key]}, is {new[key]}"
@@ -54,7 +56,7 @@ def _of_names(old: Schema, new: Schema) -> Iterator[str]:
             yield f"names.{key} was {value}, is {now}"
 
 
-def _of_versions(old: Schema, new: Schema) -> Iterator[str]:
+def _version_changes(old: Schema, new: Schema) -> Iterator[str]:
     versions = {version["name"]: version for version in new["spec"]["versions"]}
     for version in old["spec"]["versions"]:
         name = version["name"]
@@ -65,35 +67,35 @@ def _of_versions(old: Schema, new: Schema) -> Iterator[str]:
         for subresource in set(version.get("subresources", {})) - set(now.get("subresources", {})):
             yield f"{name}: the subresource {subresource} was removed"
         before, after = (found["schema"]["openAPIV3Schema"] for found in (version, now))
-        yield from _of_schema(before, after, ())
+        yield from _schema_changes(before, after, ())
 
 
-def _of_schema(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[str]:
+def _schema_changes(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[str]:
     """Changes of a field, of what is below it, and of its rules."""
-    for line in (*_of_type(old, new), *_of_values(old, new), *_of_rules(old, new)):
+    for line in (*_type_changes(old, new), *_value_changes(old, new), *_rule_changes(old, new)):
         yield f"{'.'.join(path) or 'the object'}: {line}"
     if path[:1] != ("status",) and old.get("default") != new.get("default"):
         yield f"{'.'.join(path)}: its default was {old.get('default')}, is {new.get('default')}"
-    yield from _of_fields(old, new, path)
+    yield from _field_changes(old, new, path)
     for key, word in (("items", "[]"), ("additionalProperties", "{}")):
         if isinstance(old.get(key), Mapping) and isinstance(new.get(key), Mapping):
-            yield from _of_schema(old[key], new[key], (*path, word))
+            yield from _schema_changes(old[key], new[key], (*path, word))
         elif old.get(key) != new.get(key) and not new.get(_OPEN):
             yield f"{'.'.join((*path, word))}: what it may hold has changed"
 
 
-def _of_fields(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[str]:
+def _field_changes(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[str]:
     before, after = old.get("properties", {}), new.get("properties", {})
     for name in before:
         if name in after:
-            yield from _of_schema(before[name], after[name], (*path, name))
+            yield from _schema_changes(before[name], after[name], (*path, name))
         elif not new.get(_OPEN):
             yield f"{'.'.join((*path, name))}: the field was removed"
     for name in set(new.get("required", ())) - set(old.get("required", ())):
         yield f"{'.'.join((*path, name))}: {'it' if name in before else 'a new field'} is required now"
 
 
-def _of_type(old: Schema, new: Schema) -> Iterator[str]:
+def _type_changes(old: Schema, new: Schema) -> Iterator[str]:
     if new.get(_OPEN) and "type" not in new:
         return  # takes anything
     if old.get(_OPEN) and not new.get(_OPEN):
@@ -108,10 +110,12 @@ def _type(schema: Schema) -> str:
     return "integer or string" if schema.get(_INT_OR_STRING) else str(schema.get("type"))
 
 
-def _of_values(old: Schema, new: Schema) -> Iterator[str]:
-    if "enum" in new and (gone := [v for v in old.get("enum", ["anything"]) if v not in new["enum"]]):
-        yield f"{', '.join(map(str, gone))} was allowed, is refused"
-    for keys, is_narrower in ((_LEAST, _is_more), (_MOST, _is_less), (_NARROWING, _is_other)):
+def _value_changes(old: Schema, new: Schema) -> Iterator[str]:
+    if "enum" in new and (
+        removed_values := [v for v in old.get("enum", ["anything"]) if v not in new["enum"]]
+    ):
+        yield f"{', '.join(map(str, removed_values))} was allowed, is refused"
+    for keys, is_narrower in ((_MINIMA, _is_more), (_MAXIMA, _is_less), (_NARROWING, _is_other)):
         for key in keys:
             if key in new and _bounds(key, old) and (key not in old or is_narrower(new[key], old[key])):
                 yield f"its {key} was {old.get(key)}, is {new[key]}"
@@ -122,15 +126,15 @@ def _of_values(old: Schema, new: Schema) -> Iterator[str]:
 
 def _bounds(key: str, old: Schema) -> bool:
     """Whether a bound is of the type that a field had; of none if that could be several."""
-    bounded = next((kind for ending, kind in _BOUNDED.items() if key.endswith(ending)), None)
-    return bounded is None or old.get("type", bounded) == bounded
+    bounded_type = next((kind for ending, kind in _TYPE_BY_BOUND.items() if key.endswith(ending)), None)
+    return bounded_type is None or old.get("type", bounded_type) == bounded_type
 
 
-def _of_rules(old: Schema, new: Schema) -> Iterator[str]:
+def _rule_changes(old: Schema, new: Schema) -> Iterator[str]:
     before = [rule["rule"] for rule in old.get(_RULES, ())]
     for rule in new.get(_RULES, ()):
         text = rule["rule"]
-        if text in before or _NEVER_CARRIED_OUT.search(text) or any(_widens(text, known) for known in before):
+        if text in before or _NEVER_EXECUTED.search(text) or any(_widens(text, known) for known in before):
             continue
         if _is_of_new_field(rule.get("fieldPath", ""), old) or _takes_all_algorithms(text, before):
             continue
@@ -161,24 +165,26 @@ def _is_of_new_field(place: str, old: Schema) -> bool:
 
 def _takes_all_algorithms(rule: str, before: list[str]) -> bool:
     """Whether a rule names every algorithm that there was: no older object breaks it."""
-    were = [found for text in before if (found := _ALGORITHMS.match(text))]
-    named = [_ALGORITHMS.fullmatch(part) for part in rule.split(" || ")]
-    taken = {word for found in named if found for word in _WORDS.findall(found[1])}
-    return bool(were) and bool(taken) and set(_WORDS.findall(were[0][1])) <= taken
+    old_matches = [found for text in before if (found := _ALGORITHMS.match(text))]
+    matches = [_ALGORITHMS.fullmatch(part) for part in rule.split(" || ")]
+    names = {word for found in matches if found for word in _WORDS.findall(found[1])}
+    return bool(old_matches) and bool(names) and set(_WORDS.findall(old_matches[0][1])) <= names
 
 
 def read(folder: Path) -> dict[str, Any]:
     """The CRDs of a folder, by name."""
     yaml = YAML(typ="safe", pure=True)
-    found = [yaml.load(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.yaml"))]
-    return {crd["metadata"]["name"]: crd for crd in found}
+    definitions = [yaml.load(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.yaml"))]
+    return {crd["metadata"]["name"]: crd for crd in definitions}
 
 
 def compare(old: Path, new: Path) -> list[str]:
     """`breaking` of all CRDs of a folder; one that is gone breaks everybody."""
     before, after = read(old), read(new)
-    gone = [f"{name} was removed" for name in before if name not in after]
-    return gone + [line for name in before if name in after for line in breaking(before[name], after[name])]
+    removals = [f"{name} was removed" for name in before if name not in after]
+    return removals + [
+        line for name in before if name in after for line in breaking(before[name], after[name])
+    ]
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ FOLDER = Path("examples/reference")
 _HEAD = re.compile(
     r'\A(?:"""|# )(?P<heading>.+?)\n(?:# ?)?\n(?:# )?Pages: (?P<pages>.+); block (?P<number>\d+)\n'
 )
-_REFUSED = re.compile(r"^Refused: (.+)$", re.MULTILINE)
-_CHANGED = re.compile(r"^ *# changed: (.+(?:\n *# .+)*)", re.MULTILINE)
+_REFUSAL = re.compile(r"^Refused: (.+)$", re.MULTILINE)
+_CHANGE = re.compile(r"^ *# changed: (.+(?:\n *# .+)*)", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -47,9 +47,9 @@ class Block(NamedTuple):
 def blocks(root: Path) -> list[Block]:
     """All blocks, in the order of the pages."""
     files = [path for path in (root / FOLDER).glob("*/*") if path.suffix in (".py", ".sh")]
-    others = tomllib.loads((root / FOLDER / "not_run.toml").read_text(encoding="utf-8"))["block"]
-    found = [_of_file(path, root) for path in files] + [_not_run(entry) for entry in others]
-    return sorted(found)
+    entries = tomllib.loads((root / FOLDER / "not_run.toml").read_text(encoding="utf-8"))["block"]
+    all_blocks = [_block_of_file(path, root) for path in files] + [_block_not_run(entry) for entry in entries]
+    return sorted(all_blocks)
 
 
 def examples_table(root: Path) -> str:
@@ -65,18 +65,18 @@ def examples_table(root: Path) -> str:
     return "\n".join(lines)
 
 
-def _of_file(path: Path, root: Path) -> Block:
+def _block_of_file(path: Path, root: Path) -> Block:
     text = path.read_text(encoding="utf-8")
     head = _HEAD.match(text)
     if head is None:
         raise ValueError(f"{path}: it does not begin with its heading, pages and number")
-    changed = [" ".join(found.replace("#", " ").split()) for found in _CHANGED.findall(text)]
-    refused = [f"refused, as it should be: “{found}”" for found in _REFUSED.findall(text)]
-    fate = " · ".join(refused + changed) or "unchanged"
+    changes = [" ".join(found.replace("#", " ").split()) for found in _CHANGE.findall(text)]
+    refusals = [f"refused, as it should be: “{found}”" for found in _REFUSAL.findall(text)]
+    fate = " · ".join(refusals + changes) or "unchanged"
     pages, place = head["pages"], path.relative_to(root)
     return Block("2019" in pages, int(head["number"]), head["heading"], pages, place, fate)
 
 
-def _not_run(entry: dict[str, str]) -> Block:
+def _block_not_run(entry: dict[str, str]) -> Block:
     fate = f"{entry['why']} {entry.get('instead', '')}".strip()
     return Block("2019" in entry["pages"], int(entry["block"]), entry["heading"], entry["pages"], None, fate)

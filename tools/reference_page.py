@@ -67,8 +67,8 @@ Options go in `config`; those of a custom algorithm ("package.module:Class") in 
 def _chapter(schema: Schema, shared: set[str]) -> Iterator[str]:
     yield f"\n## {schema['title']}\n\n{schema['description']}\n"
     yield from _table(schema)
-    own = {name: place for name, place in _walk(schema, schema["$defs"], ()) if name not in shared}
-    for name, place in own.items():
+    sections = {name: place for name, place in _walk(schema, schema["$defs"], ()) if name not in shared}
+    for name, place in sections.items():
         yield from _section(".".join(place), name, schema["$defs"][name])
 
 
@@ -125,8 +125,8 @@ def _table(schema: Schema) -> Iterator[str]:
     yield "| field | type | default | meaning |"
     yield "|---|---|---|---|"
     for field, part in schema["properties"].items():
-        needed = field in schema.get("required", ()) or "const" in part
-        default = "**required**" if needed else _default(part)
+        is_required = field in schema.get("required", ()) or "const" in part
+        default = "**required**" if is_required else _default(part)
         yield f"| `{field}` | {_type(part)} | {default} | {_line(part.get('description', ''))} |"
 
 

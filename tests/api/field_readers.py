@@ -34,16 +34,16 @@ def models_in(annotation: object) -> Iterator[Kind]:
 def fields_below(model: Kind, path: str = "") -> Iterator[tuple[str, Kind, str]]:
     """(path by YAML names, model, field) of all leaves below a model."""
     for name, field in model.model_fields.items():
-        place = f"{path}.{field.alias or name}" if path else str(field.alias or name)
+        field_path = f"{path}.{field.alias or name}" if path else str(field.alias or name)
         inner = list(models_in(field.annotation))
         if not inner or inner[0].__module__.endswith(".spaces"):  # a space is taken as a whole
-            yield place, model, name
+            yield field_path, model, name
             continue
         for kind in inner:
-            yield from fields_below(kind, place) if kind.model_fields else [(place, model, name)]
+            yield from fields_below(kind, field_path) if kind.model_fields else [(field_path, model, name)]
 
 
-def parsed(sources: Iterable[Path]) -> dict[Path, ast.Module]:
+def parse_readers(sources: Iterable[Path]) -> dict[Path, ast.Module]:
     """The files that could read a field."""
     texts = {path: path.read_text() for path in sources}
     return {path: ast.parse(text) for path, text in texts.items() if _MENTION.search(text)}
@@ -61,16 +61,18 @@ class Readers:
         read: (model, field) that something reads.
     """
 
-    def __init__(self, roots: Iterable[Kind], trees: Sequence[ast.Module], own: Sequence[ast.Module]) -> None:
+    def __init__(
+        self, roots: Iterable[Kind], trees: Sequence[ast.Module], model_trees: Sequence[ast.Module]
+    ) -> None:
         self.read: set[tuple[Kind, str]] = set()
-        self._kinds = {kind.__name__: kind for root in roots for kind in _all_below(root)}
+        self._kinds = {kind.__name__: kind for root in roots for kind in _models_below(root)}
         self._roots = frozenset(roots)
         self._aliases: dict[str, Kinds] = {}
         self._returns: dict[str, Kinds] = defaultdict(frozenset)
         self._dumping: set[str] = set()
         self._attributes: dict[str, Kinds] = defaultdict(frozenset)
-        self._properties = dict(_properties(own, self._kinds))
-        for tree in (*own, *trees):
+        self._properties = dict(_properties(model_trees, self._kinds))
+        for tree in (*model_trees, *trees):
             self._find_aliases(tree)
         for tree in trees:
             self._declarations(tree)
@@ -82,26 +84,28 @@ class Readers:
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.BinOp | ast.Subscript):
                 self._aliases |= {
-                    each.id: self.named(node.value) for each in node.targets if isinstance(each, ast.Name)
+                    each.id: self.models_named(node.value)
+                    for each in node.targets
+                    if isinstance(each, ast.Name)
                 }
 
     def _declarations(self, tree: ast.Module) -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                self._returns[node.name] |= self.named(node.returns)
+                self._returns[node.name] |= self.models_named(node.returns)
                 if _dumps_an_argument(node):
                     self._dumping.add(node.name)
                 if any(isinstance(each, ast.Name) and "property" in each.id for each in node.decorator_list):
-                    self._attributes[node.name] |= self.named(node.returns)
+                    self._attributes[node.name] |= self.models_named(node.returns)
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                self._attributes[node.target.id] |= self.named(node.annotation)
+                self._attributes[node.target.id] |= self.models_named(node.annotation)
 
-    def named(self, annotation: ast.expr | None) -> Kinds:
+    def models_named(self, annotation: ast.expr | None) -> Kinds:
         """The models that an annotation's text names."""
-        found: set[Kind] = set()
+        models: set[Kind] = set()
         for node in ast.walk(annotation) if annotation is not None else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found |= {self._kinds[node.value]} if node.value in self._kinds else NONE
+                models |= {self._kinds[node.value]} if node.value in self._kinds else NONE
             name = (
                 node.id
                 if isinstance(node, ast.Name)
@@ -109,22 +113,22 @@ class Readers:
                 if isinstance(node, ast.Attribute)
                 else ""
             )
-            found |= {self._kinds[name]} if name in self._kinds else self._aliases.get(name, NONE)
-        return frozenset(found)
+            models |= {self._kinds[name]} if name in self._kinds else self._aliases.get(name, NONE)
+        return frozenset(models)
 
     def attribute(self, kinds: Kinds, name: str) -> Kinds:
         """The type of an attribute of these models; that it is read is noted."""
-        found: set[Kind] = set()
+        models: set[Kind] = set()
         for kind in kinds:
             if name in kind.model_fields:
                 self.read.add((kind, name))
-                found.update(models_in(kind.model_fields[name].annotation))
+                models.update(models_in(kind.model_fields[name].annotation))
             elif name in self._properties.get(kind, {}):
                 self._Walk(self, {"self": frozenset({kind})}).body(self._properties[kind][name].body)
-                found |= self.named(self._properties[kind][name].returns)
-        return frozenset(found)
+                models |= self.models_named(self._properties[kind][name].returns)
+        return frozenset(models)
 
-    def whole(self, kinds: Kinds) -> None:
+    def mark_all_fields(self, kinds: Kinds) -> None:
         """All of these models are read; a resource as a whole is only passed on."""
         for kind in kinds - self._roots:
             for _, inner, name in fields_below(kind):
@@ -144,8 +148,8 @@ class Readers:
         def _statement(self, node: ast.AST) -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                given = {each.arg: self._readers.named(each.annotation) for each in arguments}
-                type(self)(self._readers, {**self._names, **given}).body(node.body)
+                argument_kinds = {each.arg: self._readers.models_named(each.annotation) for each in arguments}
+                type(self)(self._readers, {**self._names, **argument_kinds}).body(node.body)
             elif isinstance(node, ast.ClassDef):
                 type(self)(self._readers, dict(self._names)).body(node.body)
             elif isinstance(node, ast.Assign):
@@ -189,32 +193,34 @@ class Readers:
                 return self._call(node)
             if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
                 return self._comprehension(node)
-            found = [self.kinds(each) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-            return NONE if isinstance(node, ast.Compare | ast.Lambda) else frozenset().union(*found)
+            parts = [self.kinds(each) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+            return NONE if isinstance(node, ast.Compare | ast.Lambda) else frozenset().union(*parts)
 
         def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Kinds:
             for part in node.generators:
                 self._bind(part.target, self.kinds(part.iter))
                 for condition in part.ifs:
                     self.kinds(condition)
-            made = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-            return frozenset().union(*map(self.kinds, made))
+            elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            return frozenset().union(*map(self.kinds, elements))
 
         def _call(self, node: ast.Call) -> Kinds:
-            given = [self.kinds(each) for each in (*node.args, *(each.value for each in node.keywords))]
+            argument_kinds = [
+                self.kinds(each) for each in (*node.args, *(each.value for each in node.keywords))
+            ]
             function = node.func
             if isinstance(function, ast.Attribute):
                 base = self.kinds(function.value)
                 if function.attr in ("model_dump", "model_dump_json"):
-                    self._readers.whole(base)
+                    self._readers.mark_all_fields(base)
                 if function.attr in ("model_copy", "values", "items", "get"):
                     return base
                 return self._readers._returns[function.attr]
             name = function.id if isinstance(function, ast.Name) else ""
             if name in self._readers._dumping:
-                self._readers.whole(frozenset().union(*given))
+                self._readers.mark_all_fields(frozenset().union(*argument_kinds))
             if name == "getattr" and not isinstance(node.args[1], ast.Constant):
-                self._readers.whole(given[0])
+                self._readers.mark_all_fields(argument_kinds[0])
             if name in self._readers._kinds:
                 return frozenset({self._readers._kinds[name]})
             if name in (
@@ -229,39 +235,39 @@ class Readers:
                 "cast",
                 "set",
             ):
-                return frozenset().union(*given)
+                return frozenset().union(*argument_kinds)
             return self._readers._returns[name]
 
 
-def _all_below(model: Kind) -> set[Kind]:
-    found, waiting = {model}, [model]
+def _models_below(model: Kind) -> set[Kind]:
+    models, waiting = {model}, [model]
     while waiting:
         fields = waiting.pop().model_fields.values()
         inner = {
             kind for field in fields for kind in models_in(field.annotation)
-        } - found  # spaces hold spaces
-        found |= inner
+        } - models  # spaces hold spaces
+        models |= inner
         waiting += inner
-    return found
+    return models
 
 
 def _dumps_an_argument(function: ast.FunctionDef) -> bool:
     names = {each.arg for each in function.args.args}
-    dumped = (
+    dumped_values = (
         each.value
         for each in ast.walk(function)
         if isinstance(each, ast.Attribute) and each.attr == "model_dump"
     )
-    return any(isinstance(each, ast.Name) and each.id in names for each in dumped)
+    return any(isinstance(each, ast.Name) and each.id in names for each in dumped_values)
 
 
 def _properties(
-    own: Iterable[ast.Module], kinds: dict[str, Kind]
+    model_trees: Iterable[ast.Module], kinds: dict[str, Kind]
 ) -> Iterator[tuple[Kind, dict[str, ast.FunctionDef]]]:
-    for tree in own:
+    for tree in model_trees:
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name in kinds:
-                found = [
+                properties = [
                     each for each in node.body if isinstance(each, ast.FunctionDef) and each.decorator_list
                 ]
-                yield kinds[node.name], {each.name: each for each in found}
+                yield kinds[node.name], {each.name: each for each in properties}

@@ -10,8 +10,8 @@ from hindcast.api import validate_resource
 from hindcast.errors import SpecError
 
 SAMPLES: dict[str, Any] = {"input": [{"sampler": {}}]}
-FILTERED: dict[str, Any] = {"model": {"observationFilter": "MeanStd"}}
-PRIORITISED: dict[str, Any] = {"config": {"prioritizedReplay": True}}
+MEAN_STD_FILTER: dict[str, Any] = {"model": {"observationFilter": "MeanStd"}}
+PRIORITIZED_REPLAY: dict[str, Any] = {"config": {"prioritizedReplay": True}}
 BESIDE_DATA: dict[str, Any] = {"input": [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]}
 CHECKPOINT: dict[str, Any] = {"initialCheckpoint": "runs/clone"}
 
@@ -52,19 +52,19 @@ TRAININGS = [
     ),
     (
         "DQN",
-        SAMPLES | FILTERED,
+        SAMPLES | MEAN_STD_FILTER,
         "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
         "out, and scale observations in a wrapper of the environment",
     ),
     (
         "DQN",
-        PRIORITISED | {"pipeline": {"residency": "Streaming"}},
+        PRIORITIZED_REPLAY | {"pipeline": {"residency": "Streaming"}},
         "pipeline.residency is Streaming, but spec.config.prioritizedReplay draws from all data: leave it at Auto or "
         "take Resident",
     ),
     (
         "DQN",
-        PRIORITISED | {"pipeline": {"sampling": "WithReplacement"}},
+        PRIORITIZED_REPLAY | {"pipeline": {"sampling": "WithReplacement"}},
         "pipeline.sampling is WithReplacement, but spec.config.prioritizedReplay draws by priority: leave it out",
     ),
     (
@@ -74,7 +74,7 @@ TRAININGS = [
     ),
     (
         "own:Algorithm",
-        SAMPLES | FILTERED,
+        SAMPLES | MEAN_STD_FILTER,
         "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
         "out, and scale observations in a wrapper of the environment",
     ),
@@ -94,7 +94,7 @@ EXPERTS = [
         "config.minibatchSize is 5000, expected at most spec.policy.train.config.trainBatchSizePerLearner, 4000",
     ),
     (
-        {"algorithm": "SAC"} | FILTERED,
+        {"algorithm": "SAC"} | MEAN_STD_FILTER,
         "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
         "out, and scale observations in a wrapper of the environment",
     ),
@@ -128,14 +128,14 @@ def expert(change: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("algorithm", "change", "sentence"), TRAININGS)
-def test_a_training_that_would_be_refused(algorithm: str, change: dict[str, Any], sentence: str) -> None:
+def test_training_with_unfit_fields_is_refused(algorithm: str, change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError) as error:
         validate_resource(training(algorithm, change))
     assert str(error.value) == f"spec.{sentence}"
 
 
 @pytest.mark.parametrize(("change", "sentence"), EXPERTS)
-def test_an_expert_that_would_be_refused(change: dict[str, Any], sentence: str) -> None:
+def test_expert_with_unfit_fields_is_refused(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError) as error:
         validate_resource(expert(change))
     assert str(error.value) == f"spec.policy.train.{sentence}"
@@ -144,27 +144,27 @@ def test_an_expert_that_would_be_refused(change: dict[str, Any], sentence: str) 
 @pytest.mark.parametrize(
     ("algorithm", "change"),
     [
-        ("DQN", BESIDE_DATA | FILTERED),
-        ("DQN", SAMPLES | FILTERED | CHECKPOINT),
-        ("DQN", SAMPLES | PRIORITISED | {"pipeline": {"residency": "Streaming"}}),
-        ("DQN", PRIORITISED | {"pipeline": {"residency": "Resident"}}),
+        ("DQN", BESIDE_DATA | MEAN_STD_FILTER),
+        ("DQN", SAMPLES | MEAN_STD_FILTER | CHECKPOINT),
+        ("DQN", SAMPLES | PRIORITIZED_REPLAY | {"pipeline": {"residency": "Streaming"}}),
+        ("DQN", PRIORITIZED_REPLAY | {"pipeline": {"residency": "Resident"}}),
         ("DQN", {"pipeline": {"residency": "Streaming"}, "learners": {"compile": True}}),
         ("own:Algorithm", {"model": {"moduleClass": "own:Module", "recurrent": "LSTM"}}),
         ("DQN", {"config": {"epsilon": [[0, 1], [10_000, 0.05]]}}),
     ],
 )
-def test_a_training_that_is_taken(algorithm: str, change: dict[str, Any]) -> None:
+def test_training_with_fit_fields_is_accepted(algorithm: str, change: dict[str, Any]) -> None:
     assert validate_resource(training(algorithm, change))
 
 
-@pytest.mark.parametrize("change", [FILTERED, {"algorithm": "DQN"} | FILTERED | CHECKPOINT])
-def test_an_expert_that_is_taken(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("change", [MEAN_STD_FILTER, {"algorithm": "DQN"} | MEAN_STD_FILTER | CHECKPOINT])
+def test_expert_with_fit_fields_is_accepted(change: dict[str, Any]) -> None:
     assert validate_resource(expert(change))
 
 
 @pytest.mark.parametrize("value", ["text", 1.5, [], [[]], {"a": []}])
 @pytest.mark.parametrize("path", PATHS)
-def test_values_of_another_type_are_refused_in_sentences(path: str, value: Any) -> None:
+def test_value_of_wrong_type_is_refused_in_a_sentence(path: str, value: Any) -> None:
     *parents, last = path.split(".")
     change: dict[str, Any] = {last: value}
     for name in reversed(parents):

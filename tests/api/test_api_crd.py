@@ -42,13 +42,13 @@ PLURALS = ("offlinerecordings", "offlinetrainings")
 
 
 def version(definition: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = definition["spec"]["versions"][0]
-    return found
+    first_version: dict[str, Any] = definition["spec"]["versions"][0]
+    return first_version
 
 
 def root(definition: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = version(definition)["schema"]["openAPIV3Schema"]
-    return found
+    schema: dict[str, Any] = version(definition)["schema"]["openAPIV3Schema"]
+    return schema
 
 
 @pytest.fixture(params=PLURALS)
@@ -72,11 +72,11 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 
 def rules(schema: dict[str, Any]) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = schema.get("x-kubernetes-validations", [])
-    return found
+    validations: list[dict[str, str]] = schema.get("x-kubernetes-validations", [])
+    return validations
 
 
-def test_the_schema_is_structural(definition: dict[str, Any]) -> None:
+def test_schema_is_structural(definition: dict[str, Any]) -> None:
     for path, node in nodes(root(definition)):
         assert not {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title"} & set(node), path
         assert node.get("type") or node.get(OPEN) or node.get("x-kubernetes-int-or-string"), path
@@ -86,7 +86,7 @@ def test_the_schema_is_structural(definition: dict[str, Any]) -> None:
         ), path
 
 
-def test_everything_is_bounded(definition: dict[str, Any]) -> None:
+def test_schema_bounds_every_field(definition: dict[str, Any]) -> None:
     limits = {"string": "maxLength", "array": "maxItems"}
     for path, node in nodes(root(definition)["properties"]["spec"]):
         if node.get("type") in limits and "enum" not in node:
@@ -95,45 +95,45 @@ def test_everything_is_bounded(definition: dict[str, Any]) -> None:
             assert "maxProperties" in node, path
 
 
-def test_it_fits_into_an_annotation(definition: dict[str, Any]) -> None:
+def test_definition_fits_into_an_annotation(definition: dict[str, Any]) -> None:
     assert len(json.dumps(definition)) < 256 * 1024
 
 
-def test_every_field_is_explained(definition: dict[str, Any]) -> None:
-    unexplained = [
+def test_schema_describes_every_field(definition: dict[str, Any]) -> None:
+    undescribed_paths = [
         path
         for path, node in nodes(root(definition))
         if re.search(r"\.\w+$", path) and not node.get("description")
     ]
-    assert unexplained == [".apiVersion", ".kind", ".metadata"]
+    assert undescribed_paths == [".apiVersion", ".kind", ".metadata"]
 
 
-def test_a_fresh_object_does_not_read_as_finished(definition: dict[str, Any]) -> None:
+def test_new_object_does_not_read_as_finished(definition: dict[str, Any]) -> None:
     assert version(definition)["subresources"] == {"status": {}}
     assert root(definition)["properties"]["status"]["default"] == {"observedGeneration": -1}
 
 
-def test_printer_columns(definition: dict[str, Any]) -> None:
+def test_printer_columns_show_fields_that_exist(definition: dict[str, Any]) -> None:
     columns = version(definition)["additionalPrinterColumns"]
-    shown = [column["name"] for column in columns if not column.get("priority")]
-    wide = [column["name"] for column in columns if column.get("priority")]
-    assert shown == ["State", "Reason", "Algorithm", "Progress", "Return", "Attempt", "Age"]
-    assert wide[0] == "RayJob"
-    assert wide[-1] == "Message"
-    known = {path for path, _ in nodes(root(definition))}
+    default_columns = [column["name"] for column in columns if not column.get("priority")]
+    wide_columns = [column["name"] for column in columns if column.get("priority")]
+    assert default_columns == ["State", "Reason", "Algorithm", "Progress", "Return", "Attempt", "Age"]
+    assert wide_columns[0] == "RayJob"
+    assert wide_columns[-1] == "Message"
+    field_paths = {path for path, _ in nodes(root(definition))}
     for column in columns:
         path = re.sub(r"\[.*?\](?=\.)", "[]", column["jsonPath"])
-        assert path in known | {".metadata.creationTimestamp"}
+        assert path in field_paths | {".metadata.creationTimestamp"}
 
 
-def test_selectable_fields_are_fields_of_one_value(definition: dict[str, Any]) -> None:
-    known = dict(nodes(root(definition)))
+def test_selectable_fields_have_scalar_types(definition: dict[str, Any]) -> None:
+    schema_by_path = dict(nodes(root(definition)))
     paths = [field["jsonPath"] for field in version(definition)["selectableFields"]]
     assert paths[:2] == [".status.state", ".spec.suspend"]
-    assert [known[path]["type"] for path in paths] == ["string", "boolean", "string", "string"]
+    assert [schema_by_path[path]["type"] for path in paths] == ["string", "boolean", "string", "string"]
 
 
-def test_lists_with_keys_are_merged_by_them_and_others_as_a_whole_or_as_sets(
+def test_list_types_merge_by_name_if_entries_have_one(
     definition: dict[str, Any],
 ) -> None:
     lists = {
@@ -160,13 +160,13 @@ def test_lists_with_keys_are_merged_by_them_and_others_as_a_whole_or_as_sets(
     assert {node["x-kubernetes-list-type"] for node in lists.values()} == {"map", "set", "atomic"}
 
 
-def test_enums_are_in_pascal_case_but_for_names_of_others(definition: dict[str, Any]) -> None:
-    ours = {
+def test_enums_are_in_pascal_case_except_for_foreign_names(definition: dict[str, Any]) -> None:
+    other_words = {
         path: [word for word in node["enum"] if not re.fullmatch(r"[A-Z0-9][A-Za-z0-9]*", word)]
         for path, node in nodes(root(definition))
         if "enum" in node
     }
-    others = {path.rsplit(".", 1)[-1].strip("[]") for path, words in ours.items() if words}
+    fields = {path.rsplit(".", 1)[-1].strip("[]") for path, words in other_words.items() if words}
     names_of_others = {
         "compression",
         "convActivation",
@@ -175,10 +175,10 @@ def test_enums_are_in_pascal_case_but_for_names_of_others(definition: dict[str, 
         "estimates",
         "fcnetActivation",
     }
-    assert others <= names_of_others | {"medium", "op"}
+    assert fields <= names_of_others | {"medium", "op"}
 
 
-def test_descriptions_tell_the_defaults_of_fields(definition: dict[str, Any]) -> None:
+def test_descriptions_name_the_defaults_of_fields(definition: dict[str, Any]) -> None:
     untold = [
         path
         for path, node in nodes(root(definition))
@@ -209,12 +209,12 @@ def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> N
         ("epsilon", "Default: [[0, 1], [10000, 0.05]]."),
     ],
 )
-def test_descriptions_tell_the_defaults_of_options(option: str, said: str) -> None:
+def test_descriptions_name_the_defaults_of_options(option: str, said: str) -> None:
     spec = root(custom_resource_definitions(options.schemas())["offlinetrainings"])["properties"]["spec"]
     assert spec["properties"]["config"]["properties"][option]["description"].endswith(f" {said}")
 
 
-def test_only_what_says_something_is_filled_in() -> None:
+def test_schema_has_informative_defaults_only() -> None:
     spec = root(custom_resource_definitions(STUB)["offlinetrainings"])["properties"]["spec"]["properties"]
     assert spec["seed"]["default"] == 0
     assert spec["pipeline"]["default"] == {}
@@ -224,7 +224,7 @@ def test_only_what_says_something_is_filled_in() -> None:
     assert "default" not in spec["evaluation"]
 
 
-def test_choices_are_rules() -> None:
+def test_exclusive_fields_become_rules() -> None:
     policy = root(custom_resource_definitions(STUB)["offlinerecordings"])["properties"]["spec"]["properties"][
         "policy"
     ]
@@ -247,24 +247,24 @@ def test_options_are_the_union_of_all_algorithms(stub_spec: dict[str, Any]) -> N
     assert config["gradClip"]["nullable"] is True
 
 
-def test_a_number_or_a_list_refuses_text_by_a_pattern_that_says_so(stub_spec: dict[str, Any]) -> None:
+def test_number_or_list_refuses_text_by_a_readable_pattern(stub_spec: dict[str, Any]) -> None:
     lr = stub_spec["properties"]["config"]["properties"]["lr"]
     assert lr[OPEN] is True
     assert not re.match(lr["pattern"], "fast")
     assert "a list or a number" in lr["pattern"]
 
 
-def test_an_inapplicable_option_is_refused_by_name(stub_spec: dict[str, Any]) -> None:
-    found = {
+def test_inapplicable_option_is_refused_by_name(stub_spec: dict[str, Any]) -> None:
+    rules_by_option = {
         match.group(1): rule
         for rule in rules(stub_spec)
         if (match := re.match(r"'config\.(\w+) does not apply", rule.get("messageExpression", "")))
     }
     # alphaLr and tau have no one type, so CEL cannot see them; lr is no field of IQL, but the same holds.
-    assert sorted(found) == ["bcIters", "gradClip", "in"]
-    assert "self.algorithm in ['CQL', 'IQL']" in found["bcIters"]["rule"]
-    assert "has(self.config.__in__)" in found["in"]["rule"]
-    assert "a field of CQL'" in found["gradClip"]["messageExpression"]
+    assert sorted(rules_by_option) == ["bcIters", "gradClip", "in"]
+    assert "self.algorithm in ['CQL', 'IQL']" in rules_by_option["bcIters"]["rule"]
+    assert "has(self.config.__in__)" in rules_by_option["in"]["rule"]
+    assert "a field of CQL'" in rules_by_option["gradClip"]["messageExpression"]
 
 
 def test_unknown_algorithms_and_those_of_the_other_kind_are_refused(stub_spec: dict[str, Any]) -> None:
@@ -282,7 +282,7 @@ def defining(definition: dict[str, Any]) -> set[str]:
     }
 
 
-def test_what_defines_a_recording_changes_only_with_the_revision() -> None:
+def test_defining_field_of_recording_changes_only_with_the_revision() -> None:
     assert defining(custom_resource_definitions(STUB)["offlinerecordings"]) == {
         "environment",
         "policy.train.algorithm",
@@ -310,9 +310,9 @@ def test_what_defines_a_recording_changes_only_with_the_revision() -> None:
     }
 
 
-def test_what_defines_a_training_changes_only_with_the_revision() -> None:
-    found = defining(custom_resource_definitions(STUB)["offlinetrainings"])
-    assert {"algorithm", "config", "model", "input", "seed", "checkpoint.path"} <= found
+def test_defining_field_of_training_changes_only_with_the_revision() -> None:
+    paths = defining(custom_resource_definitions(STUB)["offlinetrainings"])
+    assert {"algorithm", "config", "model", "input", "seed", "checkpoint.path"} <= paths
     mutable = {
         "stop",
         "evaluation",
@@ -324,11 +324,11 @@ def test_what_defines_a_training_changes_only_with_the_revision() -> None:
         "checkpoint",
         "pipeline",
     }
-    assert not mutable & found
-    assert not {"checkpoint.every", "pipeline.prefetchBatches"} & found
+    assert not mutable & paths
+    assert not {"checkpoint.every", "pipeline.prefetchBatches"} & paths
 
 
-def test_transition_rules_compare_only_what_is_there(stub_spec: dict[str, Any]) -> None:
+def test_transition_rules_compare_only_set_fields(stub_spec: dict[str, Any]) -> None:
     by_message = {rule.get("message", "").split(" ")[0]: rule["rule"] for rule in rules(stub_spec)}
     assert by_message["seed"] == "self.revision > oldSelf.revision || self.seed == oldSelf.seed"
     now, before = "has(self.initialCheckpoint)", "has(oldSelf.initialCheckpoint)"
@@ -384,9 +384,9 @@ def test_structural_schema_of_a_model() -> None:
     }
 
 
-def test_default_objects_pass_their_rules_as_they_are_written(definition: dict[str, Any]) -> None:
+def test_unfilled_default_objects_pass_their_rules(definition: dict[str, Any]) -> None:
     """The API server checks them before it fills in the defaults inside."""
-    checked = 0
+    num_checks = 0
     for schema in schemas_below(root(definition)):
         default = schema.get("default")
         rules = [rule["rule"] for rule in schema.get("x-kubernetes-validations", ())]
@@ -394,8 +394,8 @@ def test_default_objects_pass_their_rules_as_they_are_written(definition: dict[s
             environment = celpy.Environment()
             program = environment.program(environment.compile(rule))
             assert program.evaluate({"self": celpy.json_to_cel(default)}), rule
-            checked += 1
-    assert checked
+            num_checks += 1
+    assert num_checks
 
 
 def schemas_below(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:

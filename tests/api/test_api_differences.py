@@ -56,11 +56,11 @@ def of_recording(before: dict[str, Any], after: dict[str, Any]) -> str:
         ({}, {"stop": {"iterations": 20}, "checkpoint": {"every": 2}}, ""),
     ],
 )
-def test_names_the_fields_and_their_values(before: dict[str, Any], after: dict[str, Any], said: str) -> None:
+def test_differences_name_fields_and_values(before: dict[str, Any], after: dict[str, Any], said: str) -> None:
     assert of_training(before, after) == said
 
 
-def test_names_three_fields_and_counts_the_others() -> None:
+def test_differences_name_three_fields_and_count_the_others() -> None:
     after = {"seed": 1, "duration": {"episodes": 6}, "policy": {"random": {}, "explore": False}}
     more = {"runners": {"envsPerRunner": 1}, "output": {"path": "data", "format": "CSV"}}
     assert of_recording({}, {**after, **more}) == (
@@ -76,7 +76,7 @@ def test_names_three_fields_and_counts_the_others() -> None:
         ({"login": {"a": ["before"]}}, {"login": {"a": 1}}, "spec.environment.kwargs.login.a"),
     ],
 )
-def test_says_no_texts_of_the_users_own_arguments(
+def test_differences_hide_texts_of_user_arguments(
     before: dict[str, Any], after: dict[str, Any], said: str
 ) -> None:
     assert (
@@ -87,7 +87,7 @@ def test_says_no_texts_of_the_users_own_arguments(
     )
 
 
-def test_says_nothing_of_values_that_fill_a_screen() -> None:
+def test_differences_hide_long_values() -> None:
     assert of_training({}, {"model": {"fcnetHiddens": [1000] * 20}}) == "spec.model.fcnetHiddens"
 
 
@@ -104,7 +104,7 @@ def open_fields(model: type[Model]) -> set[str]:
     }
 
 
-def test_every_open_field_is_known() -> None:
+def test_differences_know_every_free_form_field() -> None:
     """Those of the cluster are operational, so they never differ."""
     of_cluster = open_fields(ClusterSpec)
     assert OPERATIONAL in OfflineTrainingSpec.model_fields["cluster"].metadata

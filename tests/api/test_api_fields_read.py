@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from field_readers import Readers, fields_below, parsed
+from field_readers import Readers, fields_below, parse_readers
 from pydantic import BaseModel
 
 from hindcast.api import OfflineRecording, OfflineTraining
@@ -26,45 +26,49 @@ Trees = dict[Path, ast.Module]
 @pytest.fixture(scope="module")
 def trees() -> Trees:
     parts = ("runtime/hindcast", "operator/hindcast_operator")
-    return parsed(path for part in parts for path in ROOT.glob(f"{part}/**/*.py"))
+    return parse_readers(path for part in parts for path in ROOT.glob(f"{part}/**/*.py"))
 
 
-def unread(trees: Trees) -> set[str]:
+def find_unread_fields(trees: Trees) -> set[str]:
     """Fields, by their YAML names, that no file outside of `hindcast.api` reads."""
-    own = [tree for path, tree in trees.items() if "api" in path.relative_to(ROOT).parts]
-    others = [tree for path, tree in trees.items() if tree not in own and path.name != "without_effect.py"]
-    readers = Readers((OfflineTraining, OfflineRecording, *SPECS), others, own)
+    model_trees = [tree for path, tree in trees.items() if "api" in path.relative_to(ROOT).parts]
+    reader_trees = [
+        tree
+        for path, tree in trees.items()
+        if tree not in model_trees and path.name != "ineffective_fields.py"
+    ]
+    readers = Readers((OfflineTraining, OfflineRecording, *SPECS), reader_trees, model_trees)
     leaves = {leaf for spec in SPECS for leaf in fields_below(spec)}
     return {place for place, model, name in leaves if (model, name) not in readers.read}
 
 
-def test_a_field_without_a_reader_is_said_to_have_no_effect(trees: Trees) -> None:
-    assert unread(trees) == set(INEFFECTIVE_EVERYWHERE)
+def test_field_without_reader_is_declared_ineffective(trees: Trees) -> None:
+    assert find_unread_fields(trees) == set(INEFFECTIVE_EVERYWHERE)
 
 
-def test_a_field_that_is_read_on_a_cluster_alone_is_said_to_be(trees: Trees) -> None:
+def test_field_read_only_on_a_cluster_is_declared_so(trees: Trees) -> None:
     here = {
         path: tree
         for path, tree in trees.items()
         if not {"cluster", "hindcast_operator"} & set(path.relative_to(ROOT).parts)
     }
-    found = unread(here) - set(INEFFECTIVE_EVERYWHERE)
-    listed = {
+    unread_fields = find_unread_fields(here) - set(INEFFECTIVE_EVERYWHERE)
+    declared_fields = {
         place
-        for place in found
+        for place in unread_fields
         for field in INEFFECTIVE_ON_ONE_MACHINE
         if f"{place}.".startswith(f"{field}.")
     }
-    assert found - listed == set()
+    assert unread_fields - declared_fields == set()
     stale = [
         field
         for field in INEFFECTIVE_ON_ONE_MACHINE
-        if not any(f"{place}.".startswith(f"{field}.") for place in found)
+        if not any(f"{place}.".startswith(f"{field}.") for place in unread_fields)
     ]
     assert set(stale) == LOOKED_AT_ALONE
 
 
-def test_a_reader_is_told_from_one_of_another_model() -> None:
+def test_readers_distinguish_models_with_equal_field_names() -> None:
     tree = ast.parse(
         "from hindcast.api import OfflineTraining\n"
         "def cpus(resource: OfflineTraining, other) -> float:\n"

@@ -29,33 +29,33 @@ FILES = (
 
 
 @pytest.fixture(scope="module")
-def regenerated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("generated")
     tool = REPOSITORY / "tools" / "generate_crds.py"
     command = [sys.executable, str(tool), "--root", str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == sorted(FILES)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert sorted(process.stdout.split()) == sorted(FILES)
     return root
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_no_drift(regenerated: Path, path: str) -> None:
-    stored = (REPOSITORY / path).read_text(encoding="utf-8")
-    assert stored == (regenerated / path).read_text(encoding="utf-8"), "run `make crds`"
+def test_generated_file_is_up_to_date(regenerated: Path, path: str) -> None:
+    stored_text = (REPOSITORY / path).read_text(encoding="utf-8")
+    assert stored_text == (regenerated / path).read_text(encoding="utf-8"), "run `make crds`"
 
 
-def test_crds_are_yaml_that_ships_with_the_package() -> None:
+def test_crds_ship_with_the_package_without_anchors() -> None:
     for plural in ("offlinerecordings", "offlinetrainings"):
         crd = REPOSITORY / "crds" / f"hindcast.dev_{plural}.yaml"
-        loaded = YAML(typ="safe", pure=True).load(crd.read_text(encoding="utf-8"))
-        assert loaded["metadata"]["name"] == f"{plural}.hindcast.dev"
+        definition = YAML(typ="safe", pure=True).load(crd.read_text(encoding="utf-8"))
+        assert definition["metadata"]["name"] == f"{plural}.hindcast.dev"
         assert not re.search(r": &\w+$", crd.read_text(encoding="utf-8"), re.MULTILINE), "has YAML anchors"
-        shipped = REPOSITORY / "runtime/hindcast/api/generated" / f"{plural}.yaml"
-        assert shipped.read_text(encoding="utf-8") == crd.read_text(encoding="utf-8")
+        package_file = REPOSITORY / "runtime/hindcast/api/generated" / f"{plural}.yaml"
+        assert package_file.read_text(encoding="utf-8") == crd.read_text(encoding="utf-8")
 
 
-def test_the_reference_names_every_option() -> None:
+def test_reference_page_names_every_option() -> None:
     page = (REPOSITORY / "docs/reference.md").read_text(encoding="utf-8")
     schemas = json.loads((REPOSITORY / FILES[0]).read_text(encoding="utf-8"))
     for name, schema in schemas.items():
@@ -69,5 +69,5 @@ def test_api_imports_nothing_heavy() -> None:
         "heavy = {'torch', 'ray', 'numpy', 'gymnasium', 'pyarrow', 'pandas'} & set(sys.modules)\n"
         "print(sorted(heavy))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

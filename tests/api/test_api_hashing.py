@@ -28,27 +28,27 @@ def resource(kind: str, spec: dict[str, Any]) -> Resource:
     return validate_resource({**header, "spec": spec})
 
 
-def merged(spec: Any, change: Any) -> Any:
+def merge_specs(spec: Any, change: Any) -> Any:
     if not (isinstance(spec, dict) and isinstance(change, dict)):
         return change
-    return spec | {key: merged(spec.get(key, {}), value) for key, value in change.items()}
+    return spec | {key: merge_specs(spec.get(key, {}), value) for key, value in change.items()}
 
 
 def recording(change: dict[str, Any] | None = None) -> str:
-    return spec_hash(resource("OfflineRecording", merged(RECORDING, change or {})))
+    return spec_hash(resource("OfflineRecording", merge_specs(RECORDING, change or {})))
 
 
 def training(change: dict[str, Any] | None = None) -> str:
-    return spec_hash(resource("OfflineTraining", merged(TRAINING, change or {})))
+    return spec_hash(resource("OfflineTraining", merge_specs(TRAINING, change or {})))
 
 
-def test_form() -> None:
+def test_spec_hash_is_16_hex_digits() -> None:
     assert len(recording()) == 16
     assert int(recording(), 16) >= 0
     assert recording() != training()
 
 
-def test_formatting_and_key_order_do_not_matter(tmp_path: Path) -> None:
+def test_spec_hash_ignores_formatting_and_key_order(tmp_path: Path) -> None:
     block = """\
 kind: OfflineTraining
 spec:
@@ -80,7 +80,7 @@ apiVersion: hindcast.dev/v1alpha1
         {"evaluation": {"duration": 10}},
     ],
 )
-def test_a_default_written_out_is_no_change_of_a_training(change: dict[str, Any]) -> None:
+def test_spec_hash_ignores_defaults_written_out(change: dict[str, Any]) -> None:
     assert training(change) == training()
 
 
@@ -97,7 +97,7 @@ def test_a_default_written_out_is_no_change_of_a_training(change: dict[str, Any]
         {"runPolicy": {"backoffLimit": 9}},
     ],
 )
-def test_how_and_where_a_training_runs_does_not_count(change: dict[str, Any]) -> None:
+def test_spec_hash_ignores_operational_fields_of_training(change: dict[str, Any]) -> None:
     assert training(change) == training()
 
 
@@ -116,7 +116,7 @@ def test_how_and_where_a_training_runs_does_not_count(change: dict[str, Any]) ->
         {"initialCheckpoint": "x"},
     ],
 )
-def test_what_is_trained_counts(change: dict[str, Any]) -> None:
+def test_spec_hash_changes_with_defining_field_of_training(change: dict[str, Any]) -> None:
     assert training(change) != training()
 
 
@@ -130,7 +130,7 @@ def test_what_is_trained_counts(change: dict[str, Any]) -> None:
         {"seed": 0},
     ],
 )
-def test_how_and_where_a_recording_runs_does_not_count(change: dict[str, Any]) -> None:
+def test_spec_hash_ignores_operational_fields_of_recording(change: dict[str, Any]) -> None:
     assert recording(change) == recording()
 
 
@@ -146,17 +146,17 @@ def test_how_and_where_a_recording_runs_does_not_count(change: dict[str, Any]) -
         {"seed": 7},
     ],
 )
-def test_what_is_recorded_counts(change: dict[str, Any]) -> None:
+def test_spec_hash_changes_with_defining_field_of_recording(change: dict[str, Any]) -> None:
     assert recording(change) != recording()
 
 
-def test_an_empty_choice_is_a_choice() -> None:
+def test_spec_hash_includes_an_empty_choice() -> None:
     random = spec_hash(resource("OfflineRecording", {**RECORDING, "policy": {"random": {}}}))
     loaded = spec_hash(resource("OfflineRecording", {**RECORDING, "policy": {"checkpoint": {"path": "x"}}}))
     assert random != loaded
 
 
-def test_the_hash_stays_what_it_was_when_the_code_changes() -> None:
+def test_spec_hash_equals_that_of_earlier_versions() -> None:
     """Datasets and runs carry it: another value here orphans what users have recorded."""
     assert recording() == "445ca057f1b0342a"
     assert training() == "eb3094d41b489421"

@@ -30,27 +30,27 @@ def refusal(resource: dict[str, Any]) -> str:
     return str(error.value)
 
 
-def test_a_resource_that_was_applied_on_the_client_side_is_read_back() -> None:
-    applied = json.dumps(training(model={"fcnetHiddens": [256] * 32}, observationSpace=None)) * 20
-    annotations = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+def test_resource_with_last_applied_annotation_is_read() -> None:
+    last_applied = json.dumps(training(model={"fcnetHiddens": [256] * 32}, observationSpace=None)) * 20
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": last_applied}
     resource = validate_resource(training({"annotations": annotations}))
     assert resource.metadata.annotations == annotations
 
 
-def test_any_number_of_labels_is_read() -> None:
+def test_many_labels_are_read() -> None:
     labels = {f"example.com/label-{i}": str(i) for i in range(200)} | {"empty": ""}
     assert validate_resource(training({"labels": labels})).metadata.labels == labels
 
 
 @pytest.mark.parametrize("label", [{"Example.com/x": "a"}, {"a b": "c"}, {"a/b/c": "d"}, {"x" * 64: "e"}])
-def test_a_label_that_kubernetes_has_not_is_refused(label: dict[str, str]) -> None:
+def test_invalid_label_key_is_refused(label: dict[str, str]) -> None:
     (name,) = label
     assert f"has the label '{name}'" in refusal(training({"labels": label}))
     assert f"has the label '{name}'" in refusal(training(cluster={"nodeSelector": label}))
 
 
 @pytest.mark.parametrize("value", ["a b", "-a", "a/b", "x" * 64])
-def test_a_label_value_that_kubernetes_has_not_is_refused(value: str) -> None:
+def test_invalid_label_value_is_refused(value: str) -> None:
     assert refusal(training({"labels": {"team": value}})).startswith("metadata.labels.team is")
     assert "spec.cluster.scheduling.labels.team is" in refusal(
         training(cluster={"scheduling": {"labels": {"team": value}}})
@@ -67,12 +67,12 @@ def test_a_label_value_that_kubernetes_has_not_is_refused(value: str) -> None:
         (training(pipeline={"windowBytes": "1Gi\n"}), "spec.pipeline.windowBytes"),
     ],
 )
-def test_a_line_end_is_part_of_no_name(resource: dict[str, Any], place: str) -> None:
+def test_name_with_line_end_is_refused(resource: dict[str, Any], place: str) -> None:
     assert refusal(resource).startswith(f"{place} is ")
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
-def test_numbers_that_json_has_not_are_refused(number: float) -> None:
+def test_number_that_is_not_finite_is_refused(number: float) -> None:
     environment = {"id": "CartPole-v1", "kwargs": {"bounds": [{"high": number}]}}
     assert "spec.environment.kwargs contains" in refusal(training(environment=environment))
     assert "spec.stop.epochs" in refusal(training(stop={"epochs": number}))
@@ -82,32 +82,32 @@ def test_numbers_that_json_has_not_are_refused(number: float) -> None:
     assert "spec.input[0].filter[0].value contains" in refusal(training(input=rows))
 
 
-def test_unbounded_spaces_are_written_as_words_and_can_be_hashed() -> None:
+def test_unbounded_space_is_written_in_words_and_hashed() -> None:
     space = {"type": "Box", "low": "-inf", "high": math.inf, "shape": [4]}
     assert len(spec_hash(validate_resource(training(observationSpace=space)))) == 16
 
 
 @pytest.mark.parametrize("number", [2**63, 1e30, -(2**63)])
-def test_whole_numbers_have_64_bits(number: float) -> None:
+def test_integer_beyond_64_bits_is_refused(number: float) -> None:
     assert "spec.seed is" in refusal(training(seed=number))
 
 
-def test_the_largest_seed_is_allowed() -> None:
+def test_largest_seed_is_accepted() -> None:
     assert validate_resource(training(seed=2**63 - 1)).spec.seed == 2**63 - 1
 
 
 @pytest.mark.parametrize("size", [-1, "-1Gi", "1" * 33, "1Zi", 1.5, True])
-def test_sizes_that_are_none_are_refused(size: object) -> None:
+def test_invalid_size_is_refused(size: object) -> None:
     assert "expected a size such as 512Mi" in refusal(training(learners={"memory": size}))
 
 
-def test_a_figure_that_is_no_number_is_left_out_of_the_progress() -> None:
+def test_progress_leaves_out_metrics_that_are_not_finite() -> None:
     metrics = {"loss": math.nan, "episodeReturnMean": 450.0, "timesteps": 3}
     progress = ProgressStatus.model_validate({"metrics": metrics})
     assert progress.metrics == {"episodeReturnMean": 450.0, "timesteps": 3}
 
 
-def test_the_api_server_leaves_the_run_policy_to_the_platform() -> None:
+def test_schema_of_run_policy_has_no_defaults() -> None:
     for definition in custom_resource_definitions(schemas()).values():
         schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         policy = schema["properties"]["spec"]["properties"]["runPolicy"]
@@ -126,7 +126,7 @@ def test_the_api_server_leaves_the_run_policy_to_the_platform() -> None:
         (1e30, "spec.evaluation.duration"),
     ],
 )
-def test_the_length_of_an_evaluation_is_a_count_or_auto(duration: object, expected: str) -> None:
-    said = refusal(training(environment={"id": "CartPole-v1"}, evaluation={"duration": duration}))
-    assert expected in said
-    assert said.count("\n") == 0
+def test_evaluation_duration_must_be_a_count_or_auto(duration: object, expected: str) -> None:
+    sentence = refusal(training(environment={"id": "CartPole-v1"}, evaluation={"duration": duration}))
+    assert expected in sentence
+    assert sentence.count("\n") == 0

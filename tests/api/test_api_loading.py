@@ -50,7 +50,7 @@ def problems(folder: Path, text: str) -> list[str]:
     return str(error.value).replace(f"{folder}/", "").splitlines()
 
 
-def test_both_kinds_from_one_file_in_order_with_their_lines(tmp_path: Path) -> None:
+def test_load_returns_both_kinds_in_order_with_their_lines(tmp_path: Path) -> None:
     path = write(tmp_path, f"# a comment\n{RECORDING}---\n{TRAINING}---\n")
     recording, training = load_resources([path])
     assert isinstance(recording.resource, OfflineRecording)
@@ -62,14 +62,14 @@ def test_both_kinds_from_one_file_in_order_with_their_lines(tmp_path: Path) -> N
     assert training.resource.spec.config == {"lr": 0.0008}
 
 
-def test_json_is_yaml_too(tmp_path: Path) -> None:
+def test_load_reads_json(tmp_path: Path) -> None:
     (loaded,) = load_resources([write(tmp_path, TRAINING)])
     text = json.dumps(document_of(loaded.resource))
-    (again,) = load_resources(write(tmp_path, text, "run.json"))
-    assert again.resource == loaded.resource
+    (reloaded,) = load_resources(write(tmp_path, text, "run.json"))
+    assert reloaded.resource == loaded.resource
 
 
-def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
+def test_load_reads_anchors_and_merge_keys(tmp_path: Path) -> None:
     text = TRAINING.replace("config: {lr: 8e-4}", "model: &m {fcnetHiddens: [8], frameStack: 2}")
     text = f"{text}---\n" + text.replace("clone", "other").replace("&m {", "{<<: &n {frameStack: 4}, ")
     first, second = load_resources([write(tmp_path, text.replace(", frameStack: 2}", "}", 2))])
@@ -163,34 +163,34 @@ def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
         ("metadata: {name: clone}", "metadata: {}", "run.yaml:3: metadata.name is missing"),
     ],
 )
-def test_a_wrong_training_is_one_sentence(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_mistake_in_training_is_one_sentence(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert old in TRAINING
-    found = problems(tmp_path, TRAINING.replace(old, new))
-    assert len(found) == 1
-    assert said in found[0]
+    sentences = problems(tmp_path, TRAINING.replace(old, new))
+    assert len(sentences) == 1
+    assert expected in sentences[0]
 
 
-def test_two_policies_and_none(tmp_path: Path) -> None:
-    both = problems(tmp_path, RECORDING.replace("  duration:", "    random: {}\n  duration:"))
-    assert both == [
+def test_policy_must_be_exactly_one(tmp_path: Path) -> None:
+    sentences = problems(tmp_path, RECORDING.replace("  duration:", "    random: {}\n  duration:"))
+    assert sentences == [
         "run.yaml:6: spec.policy: exactly one of train, checkpoint, trainingRef, random is needed, "
         "found train and random"
     ]
-    none = problems(
+    sentences_without_policy = problems(
         tmp_path, RECORDING.replace("\n    train: {algorithm: PPO, stop: {episodeReturnMean: 450}}", " {}")
     )
-    assert none[0].endswith("found none")
+    assert sentences_without_policy[0].endswith("found none")
 
 
-def test_an_experts_options_are_checked_the_same_way(tmp_path: Path) -> None:
-    found = problems(tmp_path, RECORDING.replace("PPO,", "PPO, config: {clipParam: x, lrr: 1},"))
-    assert found == [
+def test_options_of_expert_are_checked(tmp_path: Path) -> None:
+    sentences = problems(tmp_path, RECORDING.replace("PPO,", "PPO, config: {clipParam: x, lrr: 1},"))
+    assert sentences == [
         "run.yaml:7: spec.policy.train.config.clipParam is 'x' (text), expected a number",
         "run.yaml:7: spec.policy.train.config.lrr is not a field; did you mean 'lr'?",
     ]
 
 
-def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
+def test_load_reports_all_problems_of_all_files(tmp_path: Path) -> None:
     first = write(
         tmp_path, RECORDING.replace("500", "many").replace("path: data", "path: data, format: X"), "a.yaml"
     )
@@ -208,27 +208,29 @@ def test_all_problems_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n---\n"])
-def test_an_empty_file(tmp_path: Path, text: str) -> None:
-    (found,) = problems(tmp_path, text)
-    assert found == "run.yaml: has no resource in it; begin with apiVersion: hindcast.dev/v1alpha1 and a kind"
+def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
+    (sentence,) = problems(tmp_path, text)
+    assert (
+        sentence == "run.yaml: has no resource in it; begin with apiVersion: hindcast.dev/v1alpha1 and a kind"
+    )
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     binary = tmp_path / "model.yaml"
     binary.write_bytes(b"\xff\xfe\x00\x81")
-    for path, said in (
+    for path, sentence in (
         (tmp_path / "none.yaml", "there is no such file"),
         (tmp_path, "is a folder; name the YAML files in it"),
         (binary, "is not a text file in UTF-8 (byte 0)"),
     ):
         with pytest.raises(SpecError) as error:
             load_resources(path)
-        assert str(error.value) == f"{path}: {said}"
+        assert str(error.value) == f"{path}: {sentence}"
 
 
-def test_two_resources_of_one_name(tmp_path: Path) -> None:
-    found = problems(tmp_path, f"{TRAINING}---\n{TRAINING}")
-    assert found == [
+def test_two_resources_with_one_name_are_refused(tmp_path: Path) -> None:
+    sentences = problems(tmp_path, f"{TRAINING}---\n{TRAINING}")
+    assert sentences == [
         "run.yaml:13: metadata.name is 'clone', which is the name of another "
         "OfflineTraining (run.yaml:3); rename one"
     ]
@@ -236,20 +238,20 @@ def test_two_resources_of_one_name(tmp_path: Path) -> None:
     assert len(load_resources([write(tmp_path, same_name_other_kind)])) == 2
 
 
-def test_a_document_that_is_no_resource(tmp_path: Path) -> None:
+def test_document_that_is_no_resource_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "- 1\n") == [
         "run.yaml:1: the document is a list, expected a resource: apiVersion, kind, metadata, spec"
     ]
 
 
-def test_aliases_cannot_blow_up_or_recurse(tmp_path: Path) -> None:
-    (found,) = problems(tmp_path, TRAINING.replace("{lr: 8e-4}", "&a {lr: *a}"))
-    assert "refers to itself" in found
+def test_recursive_and_exploding_aliases_are_refused(tmp_path: Path) -> None:
+    (sentence,) = problems(tmp_path, TRAINING.replace("{lr: 8e-4}", "&a {lr: *a}"))
+    assert "refers to itself" in sentence
     bomb = "\n".join(["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)])
     assert any("too much" in line for line in problems(tmp_path, bomb))
 
 
-def test_a_users_own_algorithm_is_left_to_the_run(tmp_path: Path) -> None:
+def test_options_of_custom_algorithm_are_not_checked(tmp_path: Path) -> None:
     text = TRAINING.replace("algorithm: BC", "algorithm: my.code:Mine").replace("config:", "customConfig:")
     (loaded,) = load_resources([write(tmp_path, text)])
     assert isinstance(loaded.resource, OfflineTraining)
@@ -258,7 +260,7 @@ def test_a_users_own_algorithm_is_left_to_the_run(tmp_path: Path) -> None:
     assert "cannot" in problems(tmp_path, expert)[0] or "not an algorithm" in problems(tmp_path, expert)[0]
 
 
-def test_plain_values_are_checked_like_a_file() -> None:
+def test_validate_checks_plain_values_like_a_file() -> None:
     spec = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 1}}
     data = {"apiVersion": "hindcast.dev/v1alpha1", "kind": "OfflineTraining", "metadata": {"name": "a"}}
     assert isinstance(validate_resource(data | {"spec": spec}), OfflineTraining)
@@ -280,7 +282,7 @@ plain = st.recursive(
 @pytest.mark.slow
 @examples(100)
 @given(value=st.dictionaries(st.text(min_size=1, max_size=40), plain, min_size=1, max_size=4))
-def test_reading_gives_back_what_json_wrote(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+def test_load_reads_any_json_back(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     path = write(tmp_path_factory.getbasetemp(), json.dumps(value), "any.json")
     (document,) = read_documents(path)
     assert document.problems == []
@@ -305,7 +307,7 @@ def test_reading_gives_back_what_json_wrote(tmp_path_factory: pytest.TempPathFac
         ("'8'", "8"),
     ],
 )
-def test_scalars_of_yaml_1_2(tmp_path: Path, text: str, value: object) -> None:
+def test_scalars_are_read_as_yaml_1_2(tmp_path: Path, text: str, value: object) -> None:
     (document,) = read_documents(write(tmp_path, f"a: {text}\n"))
     assert document.value == {"a": value}
     assert type(document.value["a"]) is type(value)
@@ -345,15 +347,15 @@ spec:
 """
 
 
-def test_the_purely_cluster_side_sections_are_read_too(tmp_path: Path) -> None:
+def test_cluster_sections_are_read(tmp_path: Path) -> None:
     (loaded,) = load_resources(write(tmp_path, COMPLETE))
     spec = loaded.resource.spec
     assert isinstance(loaded.resource, OfflineTraining)
     assert spec.cluster.pod_overrides.learner == {"spec": {"nodeSelector": {"gpu": "h100"}}}
     assert loaded.resource.spec.pipeline.data_workers.interval == (4, 8)
     assert loaded.resource.spec.input[1].schema_map == {"obs": "observation"}
-    found = problems(tmp_path, COMPLETE.replace("queueName", "queue").replace("secretRef", "secret"))
-    assert [line.split(" is ")[0] for line in found] == [
+    sentences = problems(tmp_path, COMPLETE.replace("queueName", "queue").replace("secretRef", "secret"))
+    assert [line.split(" is ")[0] for line in sentences] == [
         "run.yaml:25: spec.cluster.envFrom[0].secret",
         "run.yaml:29: spec.cluster.scheduling.queue",
     ]

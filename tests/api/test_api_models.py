@@ -24,7 +24,7 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
     return "\n".join(str(details["msg"]) for details in error.value.errors())
 
 
-def test_a_minimal_training_has_the_documented_defaults() -> None:
+def test_minimal_training_has_the_documented_defaults() -> None:
     spec = OfflineTrainingSpec.model_validate(TRAINING)
     assert spec.model.fcnet_hiddens == [256, 256]
     assert spec.pipeline.window_steps == 2**20
@@ -43,19 +43,19 @@ def test_fields_have_the_same_meaning_in_both_spellings() -> None:
     assert camel.model_dump(by_alias=True)["durationUnit"] == "Timesteps"
 
 
-def test_specs_do_not_change_once_built() -> None:
+def test_specs_are_immutable() -> None:
     spec = StopSpec(epochs=1.0)
     with pytest.raises(ValidationError, match="frozen"):
         spec.epochs = 2.0
 
 
 @pytest.mark.parametrize("value", ["3", 2.5, True, None])
-def test_nothing_is_coerced_to_a_whole_number(value: object) -> None:
+def test_value_is_not_coerced_to_an_integer(value: object) -> None:
     with pytest.raises(ValidationError):
         Duration.model_validate({"timesteps": value})
 
 
-def test_a_whole_number_may_be_written_with_an_exponent() -> None:
+def test_integer_with_exponent_is_read() -> None:
     duration = Duration.model_validate({"timesteps": 1e6})
     assert duration.timesteps == 1_000_000
     assert isinstance(duration.timesteps, int)
@@ -91,7 +91,7 @@ def test_a_whole_number_may_be_written_with_an_exponent() -> None:
         (OutputSpec, {"path": "x", "maxFileSize": True}, "expected a size"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_sentence(
+def test_invalid_part_is_refused_with_a_sentence(
     model: type[BaseModel], data: dict[str, object], said: str
 ) -> None:
     with pytest.raises(ValidationError) as error:
@@ -110,7 +110,7 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(
         ({"input": []}, "at least 1 item"),
     ],
 )
-def test_parts_of_a_training_must_fit_together(change: dict[str, object], said: str) -> None:
+def test_inconsistent_parts_of_training_are_refused(change: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError) as error:
         OfflineTrainingSpec.model_validate(TRAINING | change)
     assert said in message(error)
@@ -129,14 +129,14 @@ def test_parts_of_a_training_must_fit_together(change: dict[str, object], said: 
         "https://account.blob.core.windows.net/c?sv=1&SIG=abc",
     ],
 )
-def test_credentials_in_a_uri_are_refused_and_not_repeated(path: str) -> None:
+def test_credentials_in_uri_are_refused_and_not_repeated(path: str) -> None:
     with pytest.raises(ValidationError) as error:
         CheckpointPolicy.model_validate({"path": path})
     assert "contains credentials" in message(error)
     assert "secret" not in message(error).replace("Secret", "")
 
 
-def test_one_slash_after_the_scheme_is_refused() -> None:
+def test_uri_with_one_slash_is_refused() -> None:
     with pytest.raises(ValidationError) as error:
         CheckpointPolicy.model_validate({"path": "hdfs:/archive"})
     assert "is neither a URI nor a plain path: write hdfs://host:port/archive" in message(error)
@@ -155,7 +155,7 @@ def test_one_slash_after_the_scheme_is_refused() -> None:
         "a?b=c",
     ],
 )
-def test_paths_without_credentials_are_kept_as_they_are(path: str) -> None:
+def test_path_without_credentials_is_kept(path: str) -> None:
     assert CheckpointPolicy.model_validate({"path": path}).path == path
 
 
@@ -171,24 +171,24 @@ def test_paths_without_credentials_are_kept_as_they_are(path: str) -> None:
         ("0.1", 1),
     ],
 )
-def test_sizes_in_bytes(text: str | int, size: int) -> None:
+def test_parse_bytes_returns_bytes(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1 Gi", "1GB", "Gi", "1e3"])
-def test_what_is_no_size(text: str) -> None:
+def test_parse_bytes_refuses_other_texts(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         parse_bytes(text)
 
 
-def test_a_wrapper_is_a_name_or_a_name_with_arguments() -> None:
+def test_wrapper_is_a_name_or_a_name_with_arguments() -> None:
     spec = EnvironmentSpec.model_validate(
         {"id": "CartPole-v1", "wrappers": ["A", {"name": "b:C", "kwargs": {"k": 1}}]}
     )
     assert spec.wrappers == [NamedCall(name="A"), NamedCall(name="b:C", kwargs={"k": 1})]
 
 
-def test_spaces_nest_and_keep_infinite_bounds_as_words() -> None:
+def test_nested_spaces_keep_infinite_bounds_as_words() -> None:
     space = {
         "type": "Dict",
         "spaces": {
@@ -206,7 +206,7 @@ def test_spaces_nest_and_keep_infinite_bounds_as_words() -> None:
     }
 
 
-def test_what_the_api_server_adds_to_metadata_is_dropped() -> None:
+def test_metadata_drops_fields_of_the_api_server() -> None:
     metadata = Metadata.model_validate({"name": "a", "uid": "x", "generation": 3, "labels": {"k": "v"}})
     assert metadata == Metadata(name="a", labels={"k": "v"})
     with pytest.raises(ValidationError):
@@ -214,23 +214,23 @@ def test_what_the_api_server_adds_to_metadata_is_dropped() -> None:
 
 
 def all_models() -> set[type[BaseModel]]:
-    found: set[type[BaseModel]] = set()
+    models: set[type[BaseModel]] = set()
     waiting: list[type[BaseModel]] = [OfflineRecording, OfflineTraining]
     while waiting:
         model = waiting.pop()
-        if model not in found:
-            found.add(model)
+        if model not in models:
+            models.add(model)
             for field in model.model_fields.values():
-                waiting += nested(field.annotation)
-    return found
+                waiting += nested_models(field.annotation)
+    return models
 
 
-def nested(annotation: object) -> list[type[BaseModel]]:
+def nested_models(annotation: object) -> list[type[BaseModel]]:
     arguments = getattr(annotation, "__args__", ())
-    return models_in(annotation) + [model for part in arguments for model in nested(part)]
+    return models_in(annotation) + [model for part in arguments for model in nested_models(part)]
 
 
-def test_every_field_says_what_it_is() -> None:
+def test_every_field_has_a_description() -> None:
     assert len(all_models()) > 40
     missing = [
         f"{model.__name__}.{name}"
@@ -276,7 +276,9 @@ class TestInitialisers:
             ),
         ],
     )
-    def test_a_mistake_is_a_sentence(self, field: str, given: Any, sentence: str) -> None:
+    def test_invalid_initializer_is_refused_with_a_sentence(
+        self, field: str, given: Any, sentence: str
+    ) -> None:
         with pytest.raises(ValidationError, match=sentence):
             ModelSpec.model_validate({field: given})
 
@@ -284,24 +286,24 @@ class TestInitialisers:
 @pytest.mark.parametrize(
     ("written", "cpus"), [(2, 2.0), (0.5, 0.5), ("500m", 0.5), ("2", 2.0), ("0.25", 0.25)]
 )
-def test_cpus_are_quantities(written: object, cpus: float) -> None:
+def test_cpus_accept_kubernetes_quantities(written: object, cpus: float) -> None:
     assert LearnersSpec.model_validate({"cpus": written}).cpus == cpus
     assert PodResources.model_validate({"cpu": written}).cpu == cpus
 
 
 @pytest.mark.parametrize("written", [0, "0m", -1, "0.5 cores", "1Gi", True, [1], float("nan")])
-def test_cpus_that_are_no_quantity_above_zero_are_refused(written: object) -> None:
+def test_cpus_refuse_other_values(written: object) -> None:
     with pytest.raises(ValidationError, match=r"expected CPUs above 0 such as 2, 0\.5 or 500m"):
         LearnersSpec.model_validate({"cpus": written})
 
 
-def test_lists_that_are_merged_by_name_refuse_a_name_twice() -> None:
+def test_list_map_refuses_a_name_twice() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
     assert [entry.name for entry in ClusterSpec.model_validate({"env": env}).env] == ["A", "B"]
     with pytest.raises(ValidationError, match="has 2 entries with name 'A'; keep one"):
         ClusterSpec.model_validate({"env": [*env, {"name": "A", "value": "3"}]})
 
 
-def test_columns_refuse_a_column_twice() -> None:
+def test_list_set_refuses_an_entry_twice() -> None:
     with pytest.raises(ValidationError, match="has 'obs' 2 times; keep one"):
         InputSource.model_validate({"path": "data", "columns": ["obs", "actions", "obs"]})

@@ -50,17 +50,23 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     options.options_model.cache_clear()
 
 
-def said(algorithm: str, config: object, kind: str = "OfflineTraining", model: object = None) -> list[str]:
+def list_sentences(
+    algorithm: str, config: object, kind: str = "OfflineTraining", model: object = None
+) -> list[str]:
     spec = {"algorithm": algorithm, "config": config, "model": model}
     return [sentence(problem) for problem in check_algorithm(kind, spec, ("spec",))]
 
 
 @pytest.mark.usefixtures("_stub")
-def test_a_recurrent_model_needs_an_algorithm_that_trains_it() -> None:
+def test_recurrent_model_is_refused_for_other_algorithms() -> None:
     refusal = "spec.model.recurrent is 'GRU', but Stub learns from single timesteps and cannot train a recurrent policy"
-    assert said("Stub", {}, model={"recurrent": "GRU"}) == [refusal]
-    assert said("Plain", {}, model={"recurrent": "GRU"}) == []
-    assert said("Stub", {}, model={"recurrent": "None"}) == said("Stub", {}, model="no mapping") == []
+    assert list_sentences("Stub", {}, model={"recurrent": "GRU"}) == [refusal]
+    assert list_sentences("Plain", {}, model={"recurrent": "GRU"}) == []
+    assert (
+        list_sentences("Stub", {}, model={"recurrent": "None"})
+        == list_sentences("Stub", {}, model="no mapping")
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,7 @@ def test_a_recurrent_model_needs_an_algorithm_that_trains_it() -> None:
         {"bcIters": 1e3, "lambda": 0.5, "clipBy": None, "size": 2},
     ],
 )
-def test_a_rebuilt_model_takes_what_the_options_take(config: dict[str, Any]) -> None:
+def test_rebuilt_model_accepts_what_the_options_accept(config: dict[str, Any]) -> None:
     Options.model_validate(config)
     build_model("Stub", STUB["Stub"]).model_validate(config)
 
@@ -92,46 +98,50 @@ def test_a_rebuilt_model_takes_what_the_options_take(config: dict[str, Any]) -> 
         {"bc_iters": 1},
     ],
 )
-def test_a_rebuilt_model_refuses_what_the_options_refuse(config: dict[str, Any]) -> None:
+def test_rebuilt_model_refuses_what_the_options_refuse(config: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Options.model_validate(config)
     with pytest.raises(ValidationError):
         build_model("Stub", STUB["Stub"]).model_validate(config)
 
 
-def test_a_rebuilt_model_has_the_defaults() -> None:
+def test_rebuilt_model_has_the_defaults() -> None:
     assert build_model("Stub", STUB["Stub"])().model_dump() == Options().model_dump(by_alias=True)
 
 
 @pytest.mark.usefixtures("_stub")
-def test_sentences() -> None:
-    assert said("Stub", {"bcIters": 3}) == []
-    assert said("Plain", {"bcIters": 3}) == [
+def test_invalid_options_are_refused_in_sentences() -> None:
+    assert list_sentences("Stub", {"bcIters": 3}) == []
+    assert list_sentences("Plain", {"bcIters": 3}) == [
         "spec.config.bcIters does not apply to Plain; it is a field of Stub"
     ]
-    assert said("Stub", {"bcIter": 3}) == ["spec.config.bcIter is not a field; did you mean 'bcIters'?"]
-    assert said("Stub", {"size": "a", "sizes": 1}) == [
+    assert list_sentences("Stub", {"bcIter": 3}) == [
+        "spec.config.bcIter is not a field; did you mean 'bcIters'?"
+    ]
+    assert list_sentences("Stub", {"size": "a", "sizes": 1}) == [
         "spec.config.size is 'a' (text), expected a whole number or nothing",
         "spec.config.sizes is not a field; did you mean 'size'?",
     ]
-    assert said("Stub", {"expectile": 2, "twin": 1}) == [
+    assert list_sentences("Stub", {"expectile": 2, "twin": 1}) == [
         "spec.config.expectile is 2, expected less than 1",
         "spec.config.twin is 1, expected true or false",
     ]
-    assert said("Stup", {}) == ["spec.algorithm is 'Stup', which is not an algorithm; did you mean 'Stub'?"]
-    assert said("Stub", {}, "OfflineRecording") == [
+    assert list_sentences("Stup", {}) == [
+        "spec.algorithm is 'Stup', which is not an algorithm; did you mean 'Stub'?"
+    ]
+    assert list_sentences("Stub", {}, "OfflineRecording") == [
         "spec.algorithm is Stub, which an OfflineRecording cannot use; it can use Plain"
     ]
-    assert said("my.mod:Algorithm", {"anything": 1}) == []
+    assert list_sentences("my.mod:Algorithm", {"anything": 1}) == []
 
 
 @pytest.mark.usefixtures("_stub")
-def test_normalised_config_names_only_what_differs_from_the_defaults() -> None:
+def test_non_default_options_leave_out_defaults() -> None:
     config = {"lr": 1, "bcIters": 0, "clipBy": "norm", "size": 1e1}
     assert non_default_options("Stub", config) == {"lr": 1.0, "size": 10}
 
 
-def test_shipped_schemas_name_the_kinds_they_serve() -> None:
+def test_shipped_schemas_name_their_kinds() -> None:
     assert options.algorithms("OfflineTraining")
     assert options.algorithms("OfflineRecording")
     for name in options.schemas():

@@ -46,7 +46,7 @@ def refusal(folder: Path, spec: dict[str, Any]) -> list[str]:
     return [line.removeprefix(f"{file}:1: ") for line in str(error.value).splitlines()]
 
 
-def test_either_spelling_from_python_makes_the_same_resource_and_hash() -> None:
+def test_both_spellings_make_the_same_resource_and_hash() -> None:
     resources = [validate_resource(document(spec)) for spec in (YAML_SPELLING, PYTHON_SPELLING)]
     assert resources[0] == resources[1]
     assert resources[0].spec.model.recurrent == "lstm"  # type: ignore[union-attr]
@@ -54,7 +54,7 @@ def test_either_spelling_from_python_makes_the_same_resource_and_hash() -> None:
     assert {spec_hash(resource) for resource in resources} == {"d328ae7071224eb0"}
 
 
-def test_document_of_a_resource_made_in_python_is_a_file_that_loads(tmp_path: Path) -> None:
+def test_document_of_resource_from_python_loads(tmp_path: Path) -> None:
     resource = validate_resource(document(PYTHON_SPELLING))
     assert document_of(resource) == document(YAML_SPELLING)
     file = tmp_path / "run.json"

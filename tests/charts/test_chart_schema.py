@@ -13,7 +13,7 @@ from chart_helm import CHART, Object, RenderedChart, refusal, render
 from hindcast.errors import SpecError
 from hindcast_operator.defaults import Defaults, load_defaults
 
-REFUSED: list[tuple[Object, str]] = [
+REFUSED_VALUES: list[tuple[Object, str]] = [
     ({"replicsa": 3}, "replicsa"),
     ({"replicas": 0}, "/replicas"),
     ({"replicas": "2"}, "/replicas"),
@@ -75,7 +75,7 @@ DEFAULTS: Object = {
 }
 
 
-@pytest.mark.parametrize(("values", "name"), REFUSED, ids=[name for _, name in REFUSED])
+@pytest.mark.parametrize(("values", "name"), REFUSED_VALUES, ids=[name for _, name in REFUSED_VALUES])
 def test_a_wrong_value_is_refused_by_name(values: Object, name: str) -> None:
     assert name in refusal(values)
 

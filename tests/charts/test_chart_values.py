@@ -61,10 +61,10 @@ def kept(found: RenderedChart) -> set[Any]:
     }
 
 
-MONITORED: Object = {"serviceMonitor": {"enabled": True}}
-ALERTED: Object = {"prometheusRule": {"enabled": True}}
-DRAWN: Object = {"dashboard": {"enabled": True}}
-FENCED: Object = {"networkPolicy": {"enabled": True}}
+SERVICE_MONITOR: Object = {"serviceMonitor": {"enabled": True}}
+PROMETHEUS_RULE: Object = {"prometheusRule": {"enabled": True}}
+DASHBOARD: Object = {"dashboard": {"enabled": True}}
+NETWORK_POLICY: Object = {"networkPolicy": {"enabled": True}}
 TAINT = {"key": "infra", "operator": "Exists"}
 PEER = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
 PEER_OF_TEST = {
@@ -137,11 +137,25 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
         lambda f: f.one("ServiceMonitor")["spec"]["endpoints"][0]["interval"],
         "30s",
         "5s",
-        MONITORED,
+        SERVICE_MONITOR,
     ),
-    ("serviceMonitor.labels", {"a": "b"}, metadata("ServiceMonitor", "labels", "a"), None, "b", MONITORED),
+    (
+        "serviceMonitor.labels",
+        {"a": "b"},
+        metadata("ServiceMonitor", "labels", "a"),
+        None,
+        "b",
+        SERVICE_MONITOR,
+    ),
     ("prometheusRule.enabled", True, count("PrometheusRule"), 0, 1, {}),
-    ("prometheusRule.labels", {"a": "b"}, metadata("PrometheusRule", "labels", "a"), None, "b", ALERTED),
+    (
+        "prometheusRule.labels",
+        {"a": "b"},
+        metadata("PrometheusRule", "labels", "a"),
+        None,
+        "b",
+        PROMETHEUS_RULE,
+    ),
     ("dashboard.enabled", True, count("ConfigMap"), 1, 2, {}),
     (
         "dashboard.labels",
@@ -149,7 +163,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
         lambda f: f.one("ConfigMap", "hindcast-dashboard")["metadata"]["labels"].get("a"),
         None,
         "b",
-        DRAWN,
+        DASHBOARD,
     ),
     ("networkPolicy.enabled", True, count("NetworkPolicy"), 0, 1, {}),
     (
@@ -158,7 +172,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
         lambda f: policy("ingress")(f)[0].get("from"),
         None,
         [PEER, PEER_OF_TEST],
-        FENCED,
+        NETWORK_POLICY,
     ),
     (
         "networkPolicy.apiServer",
@@ -166,7 +180,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
         lambda f: policy("egress")(f)[1].get("to"),
         None,
         [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
-        FENCED,
+        NETWORK_POLICY,
     ),
     (
         "networkPolicy.apiServerPorts",
@@ -174,7 +188,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
         lambda f: policy("egress")(f)[1]["ports"],
         PORTS,
         [{"protocol": "TCP", "port": 8443}],
-        FENCED,
+        NETWORK_POLICY,
     ),
     (
         "nameOverride",

@@ -19,24 +19,24 @@ sys.path.append(str(ROOT / "tools"))
 
 from crd_changes import breaking, compare, read  # noqa: E402
 
-RELEASED = Path(__file__).parent / "released"
-TRAINING = read(RELEASED)["offlinetrainings.hindcast.dev"]
+RELEASED_CRDS = Path(__file__).parent / "released"
+TRAINING = read(RELEASED_CRDS)["offlinetrainings.hindcast.dev"]
 ALGORITHMS = algorithms("OfflineTraining")
 Change = Callable[[Any, Any], object]
 
 
 def test_nothing_that_was_released_is_broken() -> None:
-    assert compare(RELEASED, ROOT / "crds") == []
+    assert compare(RELEASED_CRDS, ROOT / "crds") == []
 
 
 def test_the_command_fails_on_a_broken_crd(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "tools" / "crd_changes.py"), str(RELEASED), str(tmp_path)]
+    command = [sys.executable, str(ROOT / "tools" / "crd_changes.py"), str(RELEASED_CRDS), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "offlinetrainings.hindcast.dev was removed" in done.stdout.splitlines()
 
 
-def changed(change: Change) -> list[str]:
+def changes_by(change: Change) -> list[str]:
     """What is said of a change, made to the schema of the spec and to the whole CRD."""
     new = copy.deepcopy(TRAINING)
     version = new["spec"]["versions"][0]
@@ -50,7 +50,7 @@ def at(spec: Any, path: str) -> Any:
     return spec
 
 
-def put(path: str, **values: Any) -> Change:
+def set_keywords(path: str, **values: Any) -> Change:
     return lambda spec, _: at(spec, path).update(values)
 
 
@@ -80,29 +80,57 @@ def rule(text: str, path: str = "", place: str = "") -> Change:
 BAD: list[tuple[str, Change, str]] = [
     ("removal", drop("learners", "gpus"), "spec.learners.gpus: the field was removed"),
     ("removal of a part", drop("", "evaluation"), "spec.evaluation: the field was removed"),
-    ("required", put("checkpoint", required=["path"]), "spec.checkpoint.path: it is required now"),
+    ("required", set_keywords("checkpoint", required=["path"]), "spec.checkpoint.path: it is required now"),
     ("new required", add("", "owner", {"type": "string"}, True), "spec.owner: a new field is required now"),
-    ("type", put("learners.replicas", type="string"), "spec.learners.replicas: its type was integer"),
-    ("type in a list", put("input.[].weight", type="string"), "spec.input.[].weight: its type was number"),
+    (
+        "type",
+        set_keywords("learners.replicas", type="string"),
+        "spec.learners.replicas: its type was integer",
+    ),
+    (
+        "type in a list",
+        set_keywords("input.[].weight", type="string"),
+        "spec.input.[].weight: its type was number",
+    ),
     (
         "enum",
-        put("learners.device", enum=["Auto"]),
+        set_keywords("learners.device", enum=["Auto"]),
         "spec.learners.device: cpu, cuda was allowed, is refused",
     ),
-    ("new enum", put("cluster.image", enum=["a"]), "spec.cluster.image: anything was allowed"),
-    ("new pattern", put("cluster.image", pattern="^a"), "spec.cluster.image: its pattern was None, is ^a"),
-    ("pattern", put("cluster.rayVersion", pattern="^2"), "spec.cluster.rayVersion: its pattern was"),
-    ("minimum", put("learners.replicas", minimum=2), "spec.learners.replicas: its minimum was"),
-    ("maximum", put("learners.replicas", maximum=4), "spec.learners.replicas: its maximum was"),
-    ("length", put("cluster.image", maxLength=8), "spec.cluster.image: its maxLength was 1024, is 8"),
-    ("items", put("input", maxItems=1), "spec.input: its maxItems was"),
-    ("properties", put("cluster.nodeSelector", maxProperties=1), "spec.cluster.nodeSelector: its maxProp"),
-    ("exclusive", put("learners.replicas", exclusiveMinimum=True), "its exclusiveMinimum was None, is True"),
-    ("format", put("cluster.image", format="date"), "spec.cluster.image: its format was None, is date"),
-    ("default", put("seed", default=7), "spec.seed: its default was"),
+    ("new enum", set_keywords("cluster.image", enum=["a"]), "spec.cluster.image: anything was allowed"),
+    (
+        "new pattern",
+        set_keywords("cluster.image", pattern="^a"),
+        "spec.cluster.image: its pattern was None, is ^a",
+    ),
+    ("pattern", set_keywords("cluster.rayVersion", pattern="^2"), "spec.cluster.rayVersion: its pattern was"),
+    ("minimum", set_keywords("learners.replicas", minimum=2), "spec.learners.replicas: its minimum was"),
+    ("maximum", set_keywords("learners.replicas", maximum=4), "spec.learners.replicas: its maximum was"),
+    (
+        "length",
+        set_keywords("cluster.image", maxLength=8),
+        "spec.cluster.image: its maxLength was 1024, is 8",
+    ),
+    ("items", set_keywords("input", maxItems=1), "spec.input: its maxItems was"),
+    (
+        "properties",
+        set_keywords("cluster.nodeSelector", maxProperties=1),
+        "spec.cluster.nodeSelector: its maxProp",
+    ),
+    (
+        "exclusive",
+        set_keywords("learners.replicas", exclusiveMinimum=True),
+        "its exclusiveMinimum was None, is True",
+    ),
+    (
+        "format",
+        set_keywords("cluster.image", format="date"),
+        "spec.cluster.image: its format was None, is date",
+    ),
+    ("default", set_keywords("seed", default=7), "spec.seed: its default was"),
     (
         "list type",
-        put("input", **{"x-kubernetes-list-type": "set"}),
+        set_keywords("input", **{"x-kubernetes-list-type": "set"}),
         "spec.input: its x-kubernetes-list-type",
     ),
     ("closed", lambda s, _: close(s), "spec.cluster.podOverrides.all: took anything, does not now"),
@@ -132,7 +160,7 @@ def close(spec: Any) -> None:
 
 @pytest.mark.parametrize(("change", "line"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
 def test_a_breaking_change_is_named(change: Change, line: str) -> None:
-    (found,) = changed(change)
+    (found,) = changes_by(change)
     assert line in found
     assert found.startswith("OfflineTraining: ")
 
@@ -140,7 +168,7 @@ def test_a_breaking_change_is_named(change: Change, line: str) -> None:
 def test_bounds_of_a_type_that_was_not_taken_break_nothing() -> None:
     several = {"x-kubernetes-preserve-unknown-fields": True, "minItems": 1, "maxProperties": 0}
     assert (
-        changed(
+        changes_by(
             lambda spec, _: at(spec, "input.[]")["properties"]["schema"].update(additionalProperties=several)
         )
         == []
@@ -159,9 +187,9 @@ GOOD: dict[str, Change] = {
     "optional field": add("learners", "spares", {"type": "integer", "default": 0}),
     "wider enum": lambda s, _: at(s, "learners.device")["enum"].append("tpu"),
     "no enum": lambda s, _: at(s, "learners.device").pop("enum"),
-    "wider bounds": put("cluster.image", maxLength=4096, minLength=0),
+    "wider bounds": set_keywords("cluster.image", maxLength=4096, minLength=0),
     "no bounds": lambda s, _: at(s, "cluster.image").pop("maxLength"),
-    "description": put("seed", description="another"),
+    "description": set_keywords("seed", description="another"),
     "column": lambda _, crd: crd["versions"][0]["additionalPrinterColumns"].pop(),
     "version beside it": lambda _, crd: crd["versions"].append({**crd["versions"][0], "name": "v1"}),
     "short name beside it": lambda _, crd: crd["names"]["shortNames"].append("train"),
@@ -198,11 +226,11 @@ def more_algorithms(spec: Any) -> None:
 
 @pytest.mark.parametrize("change", GOOD.values(), ids=GOOD)
 def test_a_gain_breaks_nobody(change: Change) -> None:
-    assert changed(change) == []
+    assert changes_by(change) == []
 
 
 def test_the_released_crds_are_whole() -> None:
-    for file in RELEASED.glob("*.yaml"):
+    for file in RELEASED_CRDS.glob("*.yaml"):
         crd = YAML(typ="safe", pure=True).load(file)
         assert crd["spec"]["versions"][0]["name"] == "v1alpha1"
-    assert len(list(RELEASED.glob("*.yaml"))) == 2
+    assert len(list(RELEASED_CRDS.glob("*.yaml"))) == 2

@@ -18,12 +18,12 @@ from status_fixtures import EXPECTED, FIXTURES, Verdict
 Object = dict[str, Any]
 GITOPS = Path(__file__).parents[2] / "docs" / "gitops"
 KINDS = ("OfflineRecording", "OfflineTraining")
-BEGUN = {"InProgress": "Progressing", "Failed": "Degraded", "Current": "Healthy"}
+START_TIME = {"InProgress": "Progressing", "Failed": "Degraded", "Current": "Healthy"}
 
 
 def argo_verdict(verdict: Verdict) -> str:
     """It runs or is done: Healthy; suspended: its own word."""
-    return "Suspended" if verdict.suspended else BEGUN[verdict.kstatus]
+    return "Suspended" if verdict.suspended else START_TIME[verdict.kstatus]
 
 
 def flux_verdict(verdict: Verdict) -> str:

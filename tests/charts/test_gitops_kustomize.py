@@ -68,7 +68,7 @@ OTHERS = [
 
 
 def test_all_references_follow(tmp_path: Path) -> None:
-    objects = built(tmp_path)
+    objects = build_kustomization(tmp_path)
     data, clone = objects["OfflineRecording", "team-data"], objects["OfflineTraining", "team-clone"]
     assert clone["spec"]["input"][0]["recordingRef"]["name"] == "team-data"
     assert clone["spec"]["input"][1]["path"] == "s3://b/old"
@@ -81,7 +81,7 @@ def test_all_references_follow(tmp_path: Path) -> None:
         assert found["spec"]["cluster"] == with_names(CLUSTER, renamed)
 
 
-def built(folder: Path) -> dict[tuple[str, str], Object]:
+def build_kustomization(folder: Path) -> dict[tuple[str, str], Object]:
     """What kustomize makes of them with a prefix, and with hashes behind generated names."""
     shutil.copy(REFERENCES, folder)
     (folder / "objects.yaml").write_text(

@@ -124,12 +124,12 @@ def results(path, returns=(100.0, 300.0, 460.0)):
     return lines
 
 
-def trained(state="Succeeded", message="return 460.0 after 120 updates"):
+def training_outcome(state="Succeeded", message="return 460.0 after 120 updates"):
     metrics = {"checkpoint": CHECKPOINT, "best": {"path": CHECKPOINT, "score": 460.0}}
     return Outcome("OfflineTraining/clone", state, message, "runs/clone/r1", metrics=metrics)
 
 
-def recorded(state="Succeeded"):
+def recording_outcome(state="Succeeded"):
     return Outcome("OfflineRecording/expert", state, "40 episodes are in data", "data")
 
 
@@ -173,14 +173,14 @@ def picture(png):
     return pixels
 
 
-def decoded(uri):
+def decode_image(uri):
     head, data = uri.split(",")
     assert head == "data:image/png;base64"
     return base64.b64decode(data)
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def write_report(tmp_path_factory):
     """A training's report, written once in a folder of its own: resource, folder, path, page."""
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
@@ -190,7 +190,7 @@ def written(tmp_path_factory):
         record()
         results("data/_hindcast/policy")
         results("runs/clone/r1")
-        path = write_training_report(training, trained(), {"data": None})
+        path = write_training_report(training, training_outcome(), {"data": None})
         return SimpleNamespace(resource=training, folder=folder, path=path, page=page(path))
 
 
@@ -200,8 +200,8 @@ def test_a_training_report_shows_its_curves_and_its_data(written):
     assert set(plots) == {
         "return", "loss", "time", "data-returns", "data-lengths", "data-actions", "data-expert-return",
     }  # fmt: skip
-    light = [decoded(image["src"]) for image in written.page.images if "src" in image]
-    dark = [decoded(image["srcset"]) for image in written.page.images if "srcset" in image]
+    light = [decode_image(image["src"]) for image in written.page.images if "src" in image]
+    dark = [decode_image(image["srcset"]) for image in written.page.images if "srcset" in image]
     assert sorted(light) == sorted(plots.values())
     assert len(dark) == len(light)
     for bright, dim in zip(light, dark, strict=True):
@@ -232,7 +232,7 @@ def test_the_resource_in_the_report_is_the_resource(written):
 def test_a_recording_report_shows_the_data_and_the_expert(recording):
     record()
     results("data/_hindcast/policy")
-    report = write_recording_report(recording, recorded())
+    report = write_recording_report(recording, recording_outcome())
     assert report == "data/_hindcast/report.html"
     plots = {path.stem for path in Path("data/_hindcast/plots").iterdir()}
     assert plots == {"returns", "lengths", "actions", "expert-return", "expert-loss", "expert-time"}
@@ -242,7 +242,7 @@ def test_a_recording_report_shows_the_data_and_the_expert(recording):
 
 def test_texts_are_escaped(training):
     results("runs/clone/r1")
-    report = write_training_report(training, trained(message="<script>alert(1)</script> & more"), {})
+    report = write_training_report(training, training_outcome(message="<script>alert(1)</script> & more"), {})
     html = Path(report).read_text()
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in html
@@ -250,7 +250,7 @@ def test_texts_are_escaped(training):
 
 def test_data_that_cannot_be_opened_is_a_problem_in_the_report_not_a_failure(training):
     results("runs/clone/r1")
-    shown = page(write_training_report(training, trained(), {"nowhere": None}))
+    shown = page(write_training_report(training, training_outcome(), {"nowhere": None}))
     assert any("nowhere" in text for text in shown.text)
     assert {path.stem for path in Path("runs/clone/r1/plots").iterdir()} == {"return", "loss", "time"}
 
@@ -261,7 +261,7 @@ def test_a_training_without_evaluation_has_a_report_without_returns(training):
     for line in lines:
         del line["evaluation"]
     Path("runs/clone/r1/results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_training_report(training, trained(), {"data": None})
+    write_training_report(training, training_outcome(), {"data": None})
     assert "return" not in {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
 
 
@@ -270,7 +270,7 @@ def test_several_datasets_have_numbered_pictures(training):
     record("one")
     record("two", episodes=10)
     results("runs/clone/r1")
-    write_training_report(training, trained(), {"one": None, "two": None})
+    write_training_report(training, training_outcome(), {"one": None, "two": None})
     plots = {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
     assert {"data-returns-0", "data-returns-1"} <= plots
 
@@ -280,14 +280,16 @@ def test_finished_work_keeps_its_report(training, recording):
     record()
     results("runs/clone/r1")
     training_report, recording_report = Path("runs/clone/r1/report.html"), Path("data/_hindcast/report.html")
-    assert write_training_report(training, trained("AlreadyFinished"), {"data": None}) == str(training_report)
-    assert write_recording_report(recording, recorded("AlreadyFinished")) == str(recording_report)
+    assert write_training_report(training, training_outcome("AlreadyFinished"), {"data": None}) == str(
+        training_report
+    )
+    assert write_recording_report(recording, recording_outcome("AlreadyFinished")) == str(recording_report)
     for report in (training_report, recording_report):
         report.write_text("kept")
-    write_training_report(training, trained("AlreadyFinished"), {"data": None})
-    write_recording_report(recording, recorded("AlreadyFinished"))
+    write_training_report(training, training_outcome("AlreadyFinished"), {"data": None})
+    write_recording_report(recording, recording_outcome("AlreadyFinished"))
     assert training_report.read_text() == recording_report.read_text() == "kept"
-    write_recording_report(recording, recorded())
+    write_recording_report(recording, recording_outcome())
     assert recording_report.read_text() != "kept"
 
 
