@@ -10,7 +10,7 @@ SCHEMA = Path("charts/hindcast/values.schema.json")
 
 
 def values_schema(root: Path) -> str:
-    """The schema below `root` as it should be: `defaults` and `$defs` regenerated, the rest unchanged."""
+    """Return the schema below `root` with `defaults` and `$defs` regenerated and the rest unchanged."""
     schema = json.loads((root / SCHEMA).read_text(encoding="utf-8"))
     defaults = _plain(Defaults.model_json_schema(by_alias=True))
     schema["$defs"] = defaults.pop("$defs")
@@ -19,7 +19,7 @@ def values_schema(root: Path) -> str:
 
 
 def _plain(schema: Any) -> Any:
-    """Without what says nothing to helm: rules that the API server evaluates, titles, defaults."""
+    """Return a schema without keywords that helm ignores: rules of the API server, titles, defaults."""
     if isinstance(schema, list):
         return [_plain(part) for part in schema]
     if not isinstance(schema, dict):

@@ -13,7 +13,7 @@ BEGIN, END = "<!-- values: written by `make crds` from values.yaml -->", "<!-- e
 
 
 def readme(root: Path) -> str:
-    """The chart's README below `root`, with its table regenerated."""
+    """Return the chart's README below `root`, with its table regenerated."""
     text = (root / CHART / "values.yaml").read_text(encoding="utf-8")
     values = YAML(typ="safe", pure=True).load(text)
     rows = [
@@ -27,7 +27,7 @@ def readme(root: Path) -> str:
 
 
 def described_values(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Path and meaning of each value that has a `# --` comment."""
+    """Yield path and meaning of each value that has a `# --` comment."""
     section, meaning = "", ""
     for line in text.splitlines():
         word = line.strip()

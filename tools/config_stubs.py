@@ -1,4 +1,4 @@
-"""The algorithms' configs and classes for editors and type checkers; the package makes them when they are used."""
+"""Stubs of the algorithms' configs and classes for editors; the package creates these when they are first used."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,10 +32,10 @@ def get_trainable_cls(name: str) -> type[NamedAlgorithm]: ...
 
 
 def config_stubs(algorithms: Iterable[str]) -> str:
-    """The stub file of `hindcast.builder.algorithm_configs`."""
+    """Return the stub file of `hindcast.builder.algorithm_configs`."""
     return _HEAD + "".join(f"class {name}Config(AlgorithmConfig): ...\n" for name in algorithms)
 
 
 def class_stubs(algorithms: Iterable[str]) -> str:
-    """The stub file of `hindcast.builder.algorithm_classes`."""
+    """Return the stub file of `hindcast.builder.algorithm_classes`."""
     return _CLASSES_HEAD + "".join(f"class {name}(NamedAlgorithm): ...\n" for name in algorithms)

@@ -1,9 +1,9 @@
-"""What a CRD has lost since the last release: within v1alpha1 it may only gain optional fields.
+"""Breaking changes of a CRD since the last release: within v1alpha1 it may only gain optional fields.
 
     python tools/crd_changes.py tests/charts/released crds
 
-Every object that the older CRD took must be taken by the newer one and mean the same. Prints one line for each change
-that breaks this and exits with 1.
+The newer CRD must accept every object that the older one accepts, with the same meaning. The command prints one line
+for each change that breaks this, and exits with 1.
 """
 
 import re
@@ -22,24 +22,24 @@ Schema = Mapping[str, Any]
 _MINIMA = ("minimum", "minLength", "minItems", "minProperties")
 _MAXIMA = ("maximum", "maxLength", "maxItems", "maxProperties")
 _TYPE_BY_BOUND = {"Items": "array", "Properties": "object", "Length": "string"}
-"""What some bounds are of: they refuse nothing of another type."""
+"""The type that a bound applies to: it refuses no value of another type."""
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum")
-"""Refuse something wherever they are newly set."""
+"""Keywords that narrow a field wherever they are newly set."""
 _MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
-"""How server-side apply merges; any change loses somebody's fields."""
+"""Keywords of merging in server-side apply; any change loses somebody's fields."""
 _OPEN = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _RULES = "x-kubernetes-validations"
 _NEVER_EXECUTED = re.compile(r"has\((self|source)\.sampler\)|self\.config\.minibatchSize\b")
-"""In rules on what no release carries out: objects that break them fail before they do anything."""
+"""Fields in rules on features that no release executes: objects that break such rules fail before they do anything."""
 _WORDS = re.compile(r"'((?:[^'\\]|\\.)*)'")
 _ONE_OF = re.compile(r"\[((?:has\(self\.\w+\)(?:, )?)+)\]\.exists\(given, given\)")
-"""Of some fields at least one."""
+"""A rule that requires at least one of some fields."""
 _ALGORITHMS = re.compile(r"self\.algorithm in \[([^\]]*)\]")
 
 
 def breaking(old: Schema, new: Schema) -> list[str]:
-    """One line for each change of a CustomResourceDefinition that breaks somebody."""
+    """List the changes of a CustomResourceDefinition that break somebody, one line each."""
     kind = old["spec"]["names"]["kind"]
     return [
         f"{kind}: {line}" for line in (*_name_changes(old["spec"], new["spec"]), *_version_changes(old, new))
@@ -71,7 +71,7 @@ def _version_changes(old: Schema, new: Schema) -> Iterator[str]:
 
 
 def _schema_changes(old: Schema, new: Schema, path: tuple[str, ...]) -> Iterator[str]:
-    """Changes of a field, of what is below it, and of its rules."""
+    """Yield breaking changes of a field, of the fields below it, and of its rules."""
     for line in (*_type_changes(old, new), *_value_changes(old, new), *_rule_changes(old, new)):
         yield f"{'.'.join(path) or 'the object'}: {line}"
     if path[:1] != ("status",) and old.get("default") != new.get("default"):
@@ -125,7 +125,7 @@ def _value_changes(old: Schema, new: Schema) -> Iterator[str]:
 
 
 def _bounds(key: str, old: Schema) -> bool:
-    """Whether a bound is of the type that a field had; of none if that could be several."""
+    """Return whether a bound applies to the type that a field had; true if it had several types."""
     bounded_type = next((kind for ending, kind in _TYPE_BY_BOUND.items() if key.endswith(ending)), None)
     return bounded_type is None or old.get("type", bounded_type) == bounded_type
 
@@ -142,7 +142,7 @@ def _rule_changes(old: Schema, new: Schema) -> Iterator[str]:
 
 
 def _widens(new: str, old: str) -> bool:
-    """Whether a rule is the older one or something else, or has more fields to choose from, or more algorithms."""
+    """Return whether a rule is the older one with an alternative, more fields to choose from, or more algorithms."""
     if new.startswith(f"({old}) || "):
         return True
     if (fields := _ONE_OF.fullmatch(old)) and (more := _ONE_OF.fullmatch(new)):
@@ -154,7 +154,7 @@ def _widens(new: str, old: str) -> bool:
 
 
 def _is_of_new_field(place: str, old: Schema) -> bool:
-    """Whether a rule is about a field that no older object can have."""
+    """Return whether a rule is about a field that no older object can have."""
     schema: Any = old
     for name in filter(None, place.split(".")):
         schema = schema.get("properties", {}).get(name)
@@ -164,7 +164,7 @@ def _is_of_new_field(place: str, old: Schema) -> bool:
 
 
 def _takes_all_algorithms(rule: str, before: list[str]) -> bool:
-    """Whether a rule names every algorithm that there was: no older object breaks it."""
+    """Return whether a rule names every algorithm of the old CRD, so that no older object breaks it."""
     old_matches = [found for text in before if (found := _ALGORITHMS.match(text))]
     matches = [_ALGORITHMS.fullmatch(part) for part in rule.split(" || ")]
     names = {word for found in matches if found for word in _WORDS.findall(found[1])}
@@ -172,14 +172,14 @@ def _takes_all_algorithms(rule: str, before: list[str]) -> bool:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The CRDs of a folder, by name."""
+    """Return the CRDs of a folder, by name."""
     yaml = YAML(typ="safe", pure=True)
     definitions = [yaml.load(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.yaml"))]
     return {crd["metadata"]["name"]: crd for crd in definitions}
 
 
 def compare(old: Path, new: Path) -> list[str]:
-    """`breaking` of all CRDs of a folder; one that is gone breaks everybody."""
+    """List the breaking changes of all CRDs of a folder, including removed ones."""
     before, after = read(old), read(new)
     removals = [f"{name} was removed" for name in before if name not in after]
     return removals + [

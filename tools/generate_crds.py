@@ -1,10 +1,10 @@
-"""Writes all that follows from the models and the registered algorithms (`make crds`): CRDs, schemas of options and
-values, the classes of configs as editors see them, the pages with tables.
+"""Write all files that follow from the models and the registered algorithms (`make crds`): CRDs, schemas of options and
+values, stubs of configs, docs pages with tables.
 
     python tools/generate_crds.py [--root FOLDER]
 
-It imports the algorithms (and so torch), which the package's `api` room must not: the schemas that it writes
-into `hindcast/api/generated` are how options are checked without them.
+It imports the algorithms, and with them torch. `hindcast.api` may not: it checks options by the schemas that this tool
+writes into `hindcast/api/generated`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def generate(root: Path) -> list[Path]:
-    """Writes all generated files below `root`, laid out as in the repository; returns what was written."""
+    """Write all generated files below `root`, laid out as in the repository, and return their paths."""
     algorithms = {name: without_titles(schema) for name, schema in option_schemas().items()}
     package = Path("runtime/hindcast/api/generated")
     texts = {package / "algorithms.json": json.dumps(algorithms, indent=2, ensure_ascii=False) + "\n"}
@@ -53,7 +53,7 @@ def generate(root: Path) -> list[Path]:
 
 
 def without_titles(schema: Any) -> Any:
-    """A JSON schema without the titles that pydantic derives from field names."""
+    """Return a JSON schema without the titles that pydantic derives from field names."""
     if isinstance(schema, list):
         return [without_titles(part) for part in schema]
     if not isinstance(schema, dict):
@@ -71,6 +71,7 @@ def _yaml(value: Any) -> str:
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.width = 110
+    # Equal lists would become anchors and aliases, which kubectl reads but people do not.
     yaml.representer.ignore_aliases = lambda _: True  # type: ignore[method-assign]
     stream = io.StringIO()
     yaml.dump(value, stream)
@@ -78,7 +79,7 @@ def _yaml(value: Any) -> str:
 
 
 def main() -> None:
-    """Writes into the repository, or below `--root`."""
+    """Write into the repository, or below `--root`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=_REPOSITORY, help="instead of the repository")
     for path in generate(parser.parse_args().root):

@@ -1,4 +1,4 @@
-"""The tables in docs/from-rllib.md: RLlib's options, from the one that the builder works by, and RLlib's examples."""
+"""The tables in docs/from-rllib.md: RLlib's options, as the builder maps them, and RLlib's examples."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ PAGE = Path("docs/from-rllib.md")
 
 
 def with_tables(root: Path) -> str:
-    """The page with the tables between their marks."""
+    """Return the page with the tables between their marks."""
     page = (root / PAGE).read_text(encoding="utf-8")
     return _between("options", option_table(), _between("examples", examples_table(root), page))
 

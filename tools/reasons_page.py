@@ -1,4 +1,4 @@
-"""The page of reasons, generated from the reasons."""
+"""docs/reasons.md, generated from the operator's reasons."""
 
 from hindcast_operator.manifests.rayjob import BACKSTOP_SECONDS
 from hindcast_operator.planning.attempts import FINAL_REPORT_SECONDS, HEADLESS_SECONDS, UNREACHABLE_SECONDS
@@ -79,7 +79,7 @@ it. A RayJob that KubeRay rejects and an exception in the user's code fail at on
 
 
 def reasons_page() -> str:
-    """`docs/reasons.md`."""
+    """Return the page as Markdown."""
     lines = [_HEAD]
     for reason in Reason:
         if reason in _GROUPS:

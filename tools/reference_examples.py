@@ -45,7 +45,7 @@ class Block(NamedTuple):
 
 
 def blocks(root: Path) -> list[Block]:
-    """All blocks, in the order of the pages."""
+    """Return all blocks, in the order of the pages."""
     files = [path for path in (root / FOLDER).glob("*/*") if path.suffix in (".py", ".sh")]
     entries = tomllib.loads((root / FOLDER / "not_run.toml").read_text(encoding="utf-8"))["block"]
     all_blocks = [_block_of_file(path, root) for path in files] + [_block_not_run(entry) for entry in entries]
@@ -53,7 +53,7 @@ def blocks(root: Path) -> list[Block]:
 
 
 def examples_table(root: Path) -> str:
-    """The blocks as a Markdown table."""
+    """Return the blocks as a Markdown table."""
     lines = [
         "| Page | Heading | File | What is changed and why, or why it is not run and what to write |",
         "|---|---|---|---|",
@@ -70,8 +70,8 @@ def _block_of_file(path: Path, root: Path) -> Block:
     head = _HEAD.match(text)
     if head is None:
         raise ValueError(f"{path}: it does not begin with its heading, pages and number")
-    changes = [" ".join(found.replace("#", " ").split()) for found in _CHANGE.findall(text)]
-    refusals = [f"refused, as it should be: “{found}”" for found in _REFUSAL.findall(text)]
+    changes = [" ".join(text_of_change.replace("#", " ").split()) for text_of_change in _CHANGE.findall(text)]
+    refusals = [f"refused, as it should be: “{message}”" for message in _REFUSAL.findall(text)]
     fate = " · ".join(refusals + changes) or "unchanged"
     pages, place = head["pages"], path.relative_to(root)
     return Block("2019" in pages, int(head["number"]), head["heading"], pages, place, fate)

@@ -36,7 +36,7 @@ _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 
 
 def reference_page(algorithms: Mapping[str, Schema]) -> str:
-    """The page as Markdown. `algorithms` maps names to the JSON schemas of their options."""
+    """Return the page as Markdown. `algorithms` maps names to the JSON schemas of their options."""
     schemas = [kind.model_json_schema(by_alias=True) for kind in (OfflineRecording, OfflineTraining)]
     definitions = schemas[0]["$defs"] | schemas[1]["$defs"]
     spaces = [name for name in definitions if _is_space(definitions[name])]
@@ -81,7 +81,7 @@ def _section(place: str, name: str, schema: Schema) -> Iterator[str]:
 
 
 def _places(schemas: list[dict[str, Any]], shared: set[str]) -> dict[str, str]:
-    """Where shared parts are: from the outermost shared part on, as that reads the same in both kinds."""
+    """Return the paths of shared parts, from the outermost shared part on: these are the same in both kinds."""
     places: dict[str, list[str]] = {}
     for schema in schemas:
         outermost: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ def _is_space(schema: Schema) -> bool:
 def _walk(
     schema: Schema, definitions: Mapping[str, Schema], place: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every part below a schema with its place, but for spaces, which contain themselves."""
+    """Yield every part below a schema with its path, except spaces, which contain themselves."""
     for field, part in schema["properties"].items():
         for name in _references(part):
             if not _is_space(definitions[name]):
@@ -169,7 +169,7 @@ def _scalar(schema: Schema) -> str:
 
 
 def _plural(type_: str) -> str:
-    """`list of lists of numbers ≥ 1`."""
+    """Return the plural of a type: `list of lists of numbers ≥ 1`."""
     for singular in ("number", "list", "mapping", "space", "text"):
         if type_.removeprefix("whole ").removeprefix("[").startswith(singular):
             return type_.replace(singular, f"{singular}s", 1)

@@ -40,9 +40,9 @@ def generated_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_generated_file_is_up_to_date(regenerated: Path, path: str) -> None:
+def test_generated_file_is_up_to_date(generated_root: Path, path: str) -> None:
     stored_text = (REPOSITORY / path).read_text(encoding="utf-8")
-    assert stored_text == (regenerated / path).read_text(encoding="utf-8"), "run `make crds`"
+    assert stored_text == (generated_root / path).read_text(encoding="utf-8"), "run `make crds`"
 
 
 def test_crds_ship_with_the_package_without_anchors() -> None:

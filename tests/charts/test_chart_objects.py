@@ -1,4 +1,4 @@
-"""What the chart installs: strict pods, the CRDs as they are, metrics that exist."""
+"""Objects of the chart: restricted pods, the generated CRDs, queries of existing metrics."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def yaml(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_helm_finds_nothing_to_say(values: Object) -> None:
-    done = helm("lint", "--strict", str(CHART), values=values)
-    assert done.returncode == 0, done.stdout
-    assert "WARNING" not in done.stdout
+def test_helm_lint_has_no_warnings(values: Object) -> None:
+    process = helm("lint", "--strict", str(CHART), values=values)
+    assert process.returncode == 0, process.stdout
+    assert "WARNING" not in process.stdout
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Pod"])
 def test_pods_are_restricted(kind: str) -> None:
-    found = render().one(kind)
-    pod = found["spec"]["template"]["spec"] if kind == "Deployment" else found["spec"]
+    manifest = render().one(kind)
+    pod = manifest["spec"]["template"]["spec"] if kind == "Deployment" else manifest["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -61,44 +61,44 @@ def test_pods_are_restricted(kind: str) -> None:
     )
 
 
-def test_all_objects_say_whose_they_are_and_where() -> None:
+def test_objects_have_instance_label_and_namespace() -> None:
     cluster_wide = {"CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
-    for found in render(EVERYTHING | {"watchNamespaces": []}).objects:
-        labels = found["metadata"]["labels"]
-        assert labels["app.kubernetes.io/instance"] == "hindcast", found["metadata"]["name"]
-        assert ("namespace" in found["metadata"]) == (found["kind"] not in cluster_wide)
+    for manifest in render(EVERYTHING | {"watchNamespaces": []}).objects:
+        labels = manifest["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "hindcast", manifest["metadata"]["name"]
+        assert ("namespace" in manifest["metadata"]) == (manifest["kind"] not in cluster_wide)
 
 
-def test_service_monitor_and_budget_find_the_operator() -> None:
-    found = render(EVERYTHING)
-    labels = found.one("Deployment")["spec"]["template"]["metadata"]["labels"].items()
-    service = found.one("Service")
+def test_selectors_match_the_operator() -> None:
+    chart = render(EVERYTHING)
+    labels = chart.one("Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    service = chart.one("Service")
     assert service["spec"]["selector"].items() <= labels
-    assert found.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
-    assert found.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items() <= labels
-    selector = found.one("ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    assert chart.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
+    assert chart.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items() <= labels
+    selector = chart.one("ServiceMonitor")["spec"]["selector"]["matchLabels"]
     assert selector.items() <= service["metadata"]["labels"].items()
 
 
-def test_the_crds_are_those_of_the_models() -> None:
-    stored = {d["metadata"]["name"]: d for d in map(yaml, sorted((ROOT / "crds").glob("*.yaml")))}
-    for found in render().all("CustomResourceDefinition"):
-        assert found["spec"] == stored.pop(found["metadata"]["name"])["spec"]
-    assert stored == {}
+def test_chart_installs_the_generated_crds() -> None:
+    expected = {d["metadata"]["name"]: d for d in map(yaml, sorted((ROOT / "crds").glob("*.yaml")))}
+    for definition in render().all("CustomResourceDefinition"):
+        assert definition["spec"] == expected.pop(definition["metadata"]["name"])["spec"]
+    assert expected == {}
 
 
-def test_braces_in_a_description_stay_text(tmp_path: Path) -> None:
+def test_braces_in_crd_are_not_templates(tmp_path: Path) -> None:
     """CEL rules and descriptions may hold anything: no CRD is read as a template."""
     tool("helm")
     chart = shutil.copytree(CHART, tmp_path / "hindcast")
     crd = chart / "files" / "crds" / "offlinetrainings.yaml"
     crd.write_text(crd.read_text().replace("scope: Namespaced", 'scope: "{{ fail }} {{/* {"'))
-    done = helm("template", "x", str(chart), "--kube-version", CLUSTER_VERSION)
-    assert done.returncode == 0, done.stderr
-    assert 'scope: "{{ fail }} {{/* {"' in done.stdout
+    process = helm("template", "x", str(chart), "--kube-version", CLUSTER_VERSION)
+    assert process.returncode == 0, process.stderr
+    assert 'scope: "{{ fail }} {{/* {"' in process.stdout
 
 
-def test_a_release_fits_into_a_secret() -> None:
+def test_release_fits_into_a_secret() -> None:
     """helm keeps chart and manifests, compressed, in a Secret of at most 1 MiB."""
     chart = [path.read_bytes() for path in CHART.rglob("*") if path.is_file()]
     release = b"".join([*map(base64.b64encode, chart), render(EVERYTHING).text.encode()])
@@ -114,14 +114,14 @@ def test_versions_agree() -> None:
         image["image"] for image in YAML(typ="safe").load(chart["annotations"]["artifacthub.io/images"])
     }
     assert images == {Defaults().image, f"hindcast-operator:{project}"}
-    pinned = (ROOT / "constraints.txt").read_text()
-    assert f"ray=={Defaults().ray_version}\n" in pinned
+    constraints = (ROOT / "constraints.txt").read_text()
+    assert f"ray=={Defaults().ray_version}\n" in constraints
 
 
-def test_artifact_hub_shows_crds_and_examples_that_exist() -> None:
+def test_artifact_hub_annotations_name_existing_crds() -> None:
     annotations = yaml(CHART / "Chart.yaml")["annotations"]
-    shown = {crd["name"] for crd in YAML(typ="safe").load(annotations["artifacthub.io/crds"])}
-    assert shown == {crd["metadata"]["name"] for crd in render().all("CustomResourceDefinition")}
+    names = {crd["name"] for crd in YAML(typ="safe").load(annotations["artifacthub.io/crds"])}
+    assert names == {crd["metadata"]["name"] for crd in render().all("CustomResourceDefinition")}
     for example in YAML(typ="safe", pure=True).load(annotations["artifacthub.io/crdsExamples"]):
         validate_resource(example)
 
@@ -131,26 +131,28 @@ def test_artifact_hub_shows_crds_and_examples_that_exist() -> None:
 HISTOGRAMS = ("_bucket", "_count", "_sum")
 
 
-def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
-    exported = {f"{name}{end}" for name in histograms() for end in HISTOGRAMS} | set(plain())
+def test_queries_use_existing_metrics() -> None:
+    metric_names = {f"{name}{end}" for name in histograms() for end in HISTOGRAMS} | set(
+        counters_and_gauges()
+    )
     for expression in expressions():
         promql_parser.parse(expression)
-        asked = set(re.findall(r"hindcast_\w+", expression))
-        assert asked, expression
-        assert asked <= exported, expression
+        queried_names = set(re.findall(r"hindcast_\w+", expression))
+        assert queried_names, expression
+        assert queried_names <= metric_names, expression
 
 
-def test_alerts_and_dashboard_ask_for_labels_that_exist() -> None:
-    known = {label for metric in own_metrics() for label in metric._labelnames} | {"le"}
+def test_queries_use_existing_labels() -> None:
+    label_names = {label for metric in own_metrics() for label in metric._labelnames} | {"le"}
     for expression in expressions():
-        grouped = {
+        group_labels = {
             word for words in re.findall(r"by \(([^)]*)\)", expression) for word in re.findall(r"\w+", words)
         }
-        selected = set(re.findall(r"(\w+)=~?\"", expression))
-        assert grouped | selected <= known, expression
+        selector_labels = set(re.findall(r"(\w+)=~?\"", expression))
+        assert group_labels | selector_labels <= label_names, expression
 
 
-def test_each_alert_says_what_happens_and_what_to_do() -> None:
+def test_alerts_have_summary_and_description() -> None:
     rules = [rule for group in alerts()["groups"] for rule in group["rules"]]
     assert len({rule["alert"] for rule in rules}) == len(rules) > 5
     for rule in rules:
@@ -159,14 +161,14 @@ def test_each_alert_says_what_happens_and_what_to_do() -> None:
 
 
 def own_metrics() -> list[Any]:
-    return [found for found in vars(metrics).values() if hasattr(found, "_labelnames")]
+    return [metric for metric in vars(metrics).values() if hasattr(metric, "_labelnames")]
 
 
 def histograms() -> list[str]:
     return [metric._name for metric in own_metrics() if metric._type == "histogram"]
 
 
-def plain() -> list[str]:
+def counters_and_gauges() -> list[str]:
     ends = {"counter": "_total", "gauge": ""}
     return [metric._name + ends[metric._type] for metric in own_metrics() if metric._type in ends]
 
@@ -178,17 +180,17 @@ def alerts() -> Any:
 def expressions() -> list[str]:
     """Every query of the rules and the dashboard, as they are rendered."""
     board = json.loads(render(EVERYTHING).one("ConfigMap", "hindcast-dashboard")["data"]["hindcast.json"])
-    drawn = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    return drawn + [rule["expr"] for group in alerts()["groups"] for rule in group["rules"]]
+    dashboard_queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return dashboard_queries + [rule["expr"] for group in alerts()["groups"] for rule in group["rules"]]
 
 
-def test_alerts_ask_for_words_that_the_operator_says() -> None:
-    said = {
+def test_alerts_use_existing_label_values() -> None:
+    words_by_label = {
         "result": set(re.findall(r'return "([a-z-]+)"', inspect.getsource(reconciler))),
         "state": set(get_args(State)),
         "outcome": set(get_args(AttemptState)),
     }
     for expression in expressions():
         for label, words in re.findall(r'(\w+)=~?"([^"]*)"', expression):
-            if label in said:
-                assert set(words.split("|")) <= said[label], expression
+            if label in words_by_label:
+                assert set(words.split("|")) <= words_by_label[label], expression

@@ -76,7 +76,7 @@ DEFAULTS: Object = {
 
 
 @pytest.mark.parametrize(("values", "name"), REFUSED_VALUES, ids=[name for _, name in REFUSED_VALUES])
-def test_a_wrong_value_is_refused_by_name(values: Object, name: str) -> None:
+def test_wrong_value_is_refused_by_name(values: Object, name: str) -> None:
     assert name in refusal(values)
 
 
@@ -90,31 +90,31 @@ def test_wrong_defaults_are_refused_by_chart_and_operator(values: Object, name: 
         load_defaults(tmp_path / "values.yaml")
 
 
-def test_the_operator_reads_the_defaults_that_were_given(tmp_path: Path) -> None:
+def test_operator_reads_the_given_defaults(tmp_path: Path) -> None:
     """All of them, through helm, which passes every number through a float."""
     assert set(DEFAULTS) == {field.alias for field in Defaults.model_fields.values()}
-    assert mounted(render({"defaults": DEFAULTS}), tmp_path) == Defaults.model_validate(
+    assert mounted_defaults(render({"defaults": DEFAULTS}), tmp_path) == Defaults.model_validate(
         DEFAULTS, by_alias=True, by_name=False
     )
 
 
-def test_without_defaults_the_operator_has_its_own(tmp_path: Path) -> None:
-    assert mounted(render(), tmp_path) == Defaults()
+def test_operator_without_defaults_uses_its_own(tmp_path: Path) -> None:
+    assert mounted_defaults(render(), tmp_path) == Defaults()
 
 
-def mounted(found: RenderedChart, folder: Path) -> Defaults:
+def mounted_defaults(chart: RenderedChart, folder: Path) -> Defaults:
     """The defaults that the operator's pods mount."""
     (folder / "defaults.yaml").write_text(
-        found.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"]
+        chart.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"]
     )
     return load_defaults(folder / "defaults.yaml")
 
 
-def test_the_chart_s_values_serve_render_too() -> None:
+def test_render_reads_the_values_of_the_chart() -> None:
     assert load_defaults(CHART / "values.yaml") == Defaults()
 
 
-def test_the_schema_is_a_schema_and_closed() -> None:
+def test_values_schema_is_valid_and_closed() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     Draft7Validator.check_schema(schema)
     Draft202012Validator.check_schema(schema)

@@ -18,46 +18,46 @@ def yaml(text: str) -> Any:
 
 
 def container(field: str) -> Look:
-    return lambda found: found.container.get(field)
+    return lambda chart: chart.container.get(field)
 
 
 def pod(field: str) -> Look:
-    return lambda found: found.pod.get(field)
+    return lambda chart: chart.pod.get(field)
 
 
 def template(field: str, key: str) -> Look:
-    return lambda found: found.one("Deployment")["spec"]["template"]["metadata"][field].get(key)
+    return lambda chart: chart.one("Deployment")["spec"]["template"]["metadata"][field].get(key)
 
 
 def metadata(kind: str, field: str, key: str) -> Look:
-    return lambda found: found.one(kind)["metadata"].get(field, {}).get(key)
+    return lambda chart: chart.one(kind)["metadata"].get(field, {}).get(key)
 
 
 def count(kind: str) -> Look:
-    return lambda found: len(found.all(kind))
+    return lambda chart: len(chart.all(kind))
 
 
-def defaults(found: RenderedChart) -> Any:
-    return yaml(found.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
+def defaults(chart: RenderedChart) -> Any:
+    return yaml(chart.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
 
 
 def argument(word: str) -> Look:
-    return lambda found: [given for given in found.container["args"] if given.startswith(word)]
+    return lambda chart: [text for text in chart.container["args"] if text.startswith(word)]
 
 
-def names(found: RenderedChart) -> set[str]:
+def names(chart: RenderedChart) -> set[str]:
     kinds = {"CustomResourceDefinition"}
-    return {o["metadata"]["name"] for o in found.objects if o["kind"] not in kinds}
+    return {o["metadata"]["name"] for o in chart.objects if o["kind"] not in kinds}
 
 
 def policy(part: str) -> Look:
-    return lambda found: found.one("NetworkPolicy")["spec"][part]
+    return lambda chart: chart.one("NetworkPolicy")["spec"][part]
 
 
-def kept(found: RenderedChart) -> set[Any]:
+def resource_policies(chart: RenderedChart) -> set[Any]:
     return {
         crd["metadata"].get("annotations", {}).get("helm.sh/resource-policy")
-        for crd in found.all("CustomResourceDefinition")
+        for crd in chart.all("CustomResourceDefinition")
     }
 
 
@@ -87,7 +87,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     ("logLevel", "debug", argument("--log-level"), ["--log-level=info"], ["--log-level=debug"], {}),
     ("defaults", {"storageRoot": "s3://b"}, defaults, {}, {"storageRoot": "s3://b"}, {}),
     ("crds.create", False, count("CustomResourceDefinition"), 2, 0, {}),
-    ("crds.keep", False, kept, {"keep"}, {None}, {}),
+    ("crds.keep", False, resource_policies, {"keep"}, {None}, {}),
     ("rbac.create", False, count("RoleBinding"), 1, 0, {}),
     ("rbac.create", False, count("ClusterRole"), 3, 2, {}),
     ("rbac.aggregate", False, count("ClusterRole"), 3, 1, {}),
@@ -217,10 +217,10 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case[0]}" for number, case in enumerate(CASES)])
-def test_a_value_changes_what_it_says(case: tuple[str, Any, Look, Any, Any, Object]) -> None:
-    path, value, look, before, after, beside = case
-    assert look(render(beside)) == before
-    assert look(render(merged(beside, nested(path, value)))) == after
+def test_value_changes_the_rendered_manifest(case: tuple[str, Any, Look, Any, Any, Object]) -> None:
+    path, value, look, before, after, other_values = case
+    assert look(render(other_values)) == before
+    assert look(render(merge_values(other_values, nested_value(path, value)))) == after
 
 
 def test_every_value_has_a_case() -> None:
@@ -233,37 +233,39 @@ def test_every_value_has_a_case() -> None:
     assert paths == {case[0] for case in CASES}
 
 
-def test_one_replica_has_no_budget() -> None:
+def test_single_replica_has_no_disruption_budget() -> None:
     assert render({"replicas": 1}).all("PodDisruptionBudget") == []
 
 
-def test_each_watched_namespace_has_its_own_role() -> None:
+def test_watched_namespaces_get_their_own_roles() -> None:
     everywhere = render().one("ClusterRole", "hindcast")["rules"]
-    found = render({"watchNamespaces": ["a", "b"]})
+    chart = render({"watchNamespaces": ["a", "b"]})
     for place in ("a", "b"):
-        roles = [role for role in found.all("Role") if role["metadata"]["namespace"] == place]
+        roles = [role for role in chart.all("Role") if role["metadata"]["namespace"] == place]
         assert [role["rules"] for role in roles] == [everywhere]
-        bindings = [found for found in found.all("RoleBinding") if found["metadata"]["namespace"] == place]
+        bindings = [
+            binding for binding in chart.all("RoleBinding") if binding["metadata"]["namespace"] == place
+        ]
         assert [binding["roleRef"]["kind"] for binding in bindings] == ["Role"]
-    assert not [role for role in found.all("ClusterRole") if role["metadata"]["name"] == "hindcast"]
+    assert not [role for role in chart.all("ClusterRole") if role["metadata"]["name"] == "hindcast"]
 
 
-def test_pods_start_anew_when_the_defaults_change() -> None:
+def test_changed_defaults_restart_the_pods() -> None:
     mark = template("annotations", "hindcast.dev/defaults")
     assert mark(render()) != mark(render({"defaults": {"storageRoot": "s3://b"}}))
     assert mark(render()) == mark(render({"replicas": 4}))
 
 
-def nested(path: str, value: Any) -> Object:
+def nested_value(path: str, value: Any) -> Object:
     for key in reversed(path.split(".")):
         value = {key: value}
-    found: Object = value
-    return found
+    values: Object = value
+    return values
 
 
-def merged(one: Object, other: Object) -> Object:
-    both = {**one, **other}
+def merge_values(one: Object, other: Object) -> Object:
+    merged_values = {**one, **other}
     for key in one.keys() & other.keys():
         if isinstance(one[key], dict) and isinstance(other[key], dict):
-            both[key] = merged(one[key], other[key])
-    return both
+            merged_values[key] = merge_values(one[key], other[key])
+    return merged_values

@@ -25,19 +25,19 @@ ALGORITHMS = algorithms("OfflineTraining")
 Change = Callable[[Any, Any], object]
 
 
-def test_nothing_that_was_released_is_broken() -> None:
+def test_crds_do_not_break_the_last_release() -> None:
     assert compare(RELEASED_CRDS, ROOT / "crds") == []
 
 
-def test_the_command_fails_on_a_broken_crd(tmp_path: Path) -> None:
+def test_command_fails_if_a_crd_is_removed(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "tools" / "crd_changes.py"), str(RELEASED_CRDS), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "offlinetrainings.hindcast.dev was removed" in done.stdout.splitlines()
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert "offlinetrainings.hindcast.dev was removed" in process.stdout.splitlines()
 
 
 def changes_by(change: Change) -> list[str]:
-    """What is said of a change, made to the schema of the spec and to the whole CRD."""
+    """Return the breaking changes after a change of the spec's schema or of the whole CRD."""
     new = copy.deepcopy(TRAINING)
     version = new["spec"]["versions"][0]
     change(version["schema"]["openAPIV3Schema"]["properties"]["spec"], new["spec"])
@@ -154,28 +154,28 @@ BAD: list[tuple[str, Change, str]] = [
 
 
 def close(spec: Any) -> None:
-    found = at(spec, "cluster.podOverrides.all")
-    del found["x-kubernetes-preserve-unknown-fields"]
+    schema = at(spec, "cluster.podOverrides.all")
+    del schema["x-kubernetes-preserve-unknown-fields"]
 
 
 @pytest.mark.parametrize(("change", "line"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_a_breaking_change_is_named(change: Change, line: str) -> None:
-    (found,) = changes_by(change)
-    assert line in found
-    assert found.startswith("OfflineTraining: ")
+def test_breaking_change_is_named(change: Change, line: str) -> None:
+    (sentence,) = changes_by(change)
+    assert line in sentence
+    assert sentence.startswith("OfflineTraining: ")
 
 
-def test_bounds_of_a_type_that_was_not_taken_break_nothing() -> None:
-    several = {"x-kubernetes-preserve-unknown-fields": True, "minItems": 1, "maxProperties": 0}
+def test_bound_of_a_type_that_was_refused_breaks_nothing() -> None:
+    schema = {"x-kubernetes-preserve-unknown-fields": True, "minItems": 1, "maxProperties": 0}
     assert (
         changes_by(
-            lambda spec, _: at(spec, "input.[]")["properties"]["schema"].update(additionalProperties=several)
+            lambda spec, _: at(spec, "input.[]")["properties"]["schema"].update(additionalProperties=schema)
         )
         == []
     )
 
 
-def test_null_is_taken_back() -> None:
+def test_refusing_null_is_a_breaking_change() -> None:
     old, new = copy.deepcopy(TRAINING), copy.deepcopy(TRAINING)
     spec = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     at(spec, "learners.gpus")["nullable"] = True
@@ -210,26 +210,26 @@ GOOD: dict[str, Change] = {
 
 
 def loosen(spec: Any) -> None:
-    found = spec["x-kubernetes-validations"][0]
-    found["rule"] = f"({found['rule']}) || self.seed > 5"
+    rule = spec["x-kubernetes-validations"][0]
+    rule["rule"] = f"({rule['rule']}) || self.seed > 5"
 
 
 def more_fields(spec: Any) -> None:
-    (found,) = at(spec, "stop")["x-kubernetes-validations"]
-    found["rule"] = found["rule"].replace("[", "[has(self.another), ")
+    (rule,) = at(spec, "stop")["x-kubernetes-validations"]
+    rule["rule"] = rule["rule"].replace("[", "[has(self.another), ")
 
 
 def more_algorithms(spec: Any) -> None:
-    for found in spec["x-kubernetes-validations"]:
-        found["rule"] = found["rule"].replace("self.algorithm in ['BC'", "self.algorithm in ['BC', 'MARWIL'")
+    for rule in spec["x-kubernetes-validations"]:
+        rule["rule"] = rule["rule"].replace("self.algorithm in ['BC'", "self.algorithm in ['BC', 'MARWIL'")
 
 
 @pytest.mark.parametrize("change", GOOD.values(), ids=GOOD)
-def test_a_gain_breaks_nobody(change: Change) -> None:
+def test_compatible_change_breaks_nothing(change: Change) -> None:
     assert changes_by(change) == []
 
 
-def test_the_released_crds_are_whole() -> None:
+def test_released_crds_are_complete() -> None:
     for file in RELEASED_CRDS.glob("*.yaml"):
         crd = YAML(typ="safe", pure=True).load(file)
         assert crd["spec"]["versions"][0]["name"] == "v1alpha1"

@@ -1,4 +1,4 @@
-"""What Argo CD and Flux are told of a resource in each state; the files are those that users copy."""
+"""Health of a resource in each state, as Argo CD and Flux read it with the files that users copy."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from status_fixtures import EXPECTED, FIXTURES, Verdict
 Object = dict[str, Any]
 GITOPS = Path(__file__).parents[2] / "docs" / "gitops"
 KINDS = ("OfflineRecording", "OfflineTraining")
-START_TIME = {"InProgress": "Progressing", "Failed": "Degraded", "Current": "Healthy"}
+ARGO_HEALTH = {"InProgress": "Progressing", "Failed": "Degraded", "Current": "Healthy"}
 
 
 def argo_verdict(verdict: Verdict) -> str:
-    """It runs or is done: Healthy; suspended: its own word."""
-    return "Suspended" if verdict.suspended else START_TIME[verdict.kstatus]
+    """Return Argo CD's health: Healthy if the resource runs or is done, Suspended if it is suspended."""
+    return "Suspended" if verdict.suspended else ARGO_HEALTH[verdict.kstatus]
 
 
 def flux_verdict(verdict: Verdict) -> str:
-    """Current only when it is done, or suspended."""
+    """Return Flux's verdict: Current only if the resource is done or suspended."""
     runs = verdict.kstatus == "Current" and not (verdict.finished or verdict.suspended)
     return "InProgress" if runs else verdict.kstatus
 
@@ -51,20 +51,20 @@ def argo(script: str, resource: Object) -> Any:
     return lua.execute(script)
 
 
-def test_both_kinds_have_the_same_script() -> None:
+def test_health_script_is_the_same_for_both_kinds() -> None:
     assert scripts() == dict.fromkeys(KINDS, (GITOPS / "health.lua").read_text())
 
 
 @pytest.mark.parametrize("state", FIXTURES)
-def test_argo_is_told(state: str) -> None:
+def test_argo_reads_the_state(state: str) -> None:
     resource = FIXTURES[state]
     health = argo(scripts()[resource["kind"]], resource)
     assert health.status == argo_verdict(EXPECTED[state])
-    seen = resource["status"]["observedGeneration"] == resource["metadata"]["generation"]
-    assert (resource["status"]["message"] if seen else "has not seen") in health.message
+    is_observed = resource["status"]["observedGeneration"] == resource["metadata"]["generation"]
+    assert (resource["status"]["message"] if is_observed else "has not seen") in health.message
 
 
-def test_argo_takes_a_resource_without_any_status() -> None:
+def test_argo_accepts_a_resource_without_status() -> None:
     resource = {key: value for key, value in FIXTURES["Fresh"].items() if key != "status"}
     assert argo((GITOPS / "health.lua").read_text(), resource).status == "Progressing"
 
@@ -73,24 +73,24 @@ def test_argo_takes_a_resource_without_any_status() -> None:
 
 
 def flux(resource: Object) -> str:
-    """The verdict as Flux finds it (its RFC 9): the generation, then the first expression that holds, in this order."""
+    """Return the verdict as Flux does (its RFC 9): by the generation, then by the first expression that holds."""
     if resource["status"]["observedGeneration"] != resource["metadata"]["generation"]:
         return "InProgress"
     kustomization = YAML(typ="safe", pure=True).load(GITOPS / "flux.yaml")
     (checks,) = [c for c in kustomization["spec"]["healthCheckExprs"] if c["kind"] == resource["kind"]]
     assert checks["apiVersion"] == resource["apiVersion"]
-    given = celpy.json_to_cel(resource)
-    assert isinstance(given, dict)
+    activation = celpy.json_to_cel(resource)
+    assert isinstance(activation, dict)
     for word in ("inProgress", "failed", "current"):
         if word not in checks:
             continue
         environment = celpy.Environment()
         program = environment.program(environment.compile(checks[word]))
-        if program.evaluate({str(name): value for name, value in given.items()}):
+        if program.evaluate({str(name): value for name, value in activation.items()}):
             return word[0].upper() + word[1:]
     return "InProgress"
 
 
 @pytest.mark.parametrize("state", FIXTURES)
-def test_flux_is_told(state: str) -> None:
+def test_flux_reads_the_state(state: str) -> None:
     assert flux(FIXTURES[state]) == flux_verdict(EXPECTED[state])

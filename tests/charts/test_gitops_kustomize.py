@@ -61,13 +61,13 @@ EXPERT: Object = {
     "metadata": {"name": "expert"},
     "spec": {"algorithm": "BC", "input": [{"path": "s3://b/old"}], "stop": {"iterations": 1}},
 }
-OTHERS = [
+OTHER_OBJECTS = [
     {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}},
     {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "disk"}},
 ]
 
 
-def test_all_references_follow(tmp_path: Path) -> None:
+def test_kustomize_renames_all_references(tmp_path: Path) -> None:
     objects = build_kustomization(tmp_path)
     data, clone = objects["OfflineRecording", "team-data"], objects["OfflineTraining", "team-clone"]
     assert clone["spec"]["input"][0]["recordingRef"]["name"] == "team-data"
@@ -76,16 +76,16 @@ def test_all_references_follow(tmp_path: Path) -> None:
     (code,) = [name for kind, name in objects if kind == "ConfigMap"]
     (keys,) = [name for kind, name in objects if kind == "Secret"]
     assert code.startswith("team-code-")
-    renamed = {"code": code, "keys": keys, "disk": "team-disk", "robot": "team-robot"}
-    for found in (data, clone):
-        assert found["spec"]["cluster"] == with_names(CLUSTER, renamed)
+    new_names = {"code": code, "keys": keys, "disk": "team-disk", "robot": "team-robot"}
+    for resource in (data, clone):
+        assert resource["spec"]["cluster"] == with_names(CLUSTER, new_names)
 
 
 def build_kustomization(folder: Path) -> dict[tuple[str, str], Object]:
-    """What kustomize makes of them with a prefix, and with hashes behind generated names."""
+    """Build the objects with a name prefix, and with hashes behind generated names."""
     shutil.copy(REFERENCES, folder)
     (folder / "objects.yaml").write_text(
-        "\n---\n".join(map(json.dumps, [RECORDING, TRAINING, EXPERT, *OTHERS]))
+        "\n---\n".join(map(json.dumps, [RECORDING, TRAINING, EXPERT, *OTHER_OBJECTS]))
     )
     kustomization = {
         "namePrefix": "team-",
@@ -96,14 +96,14 @@ def build_kustomization(folder: Path) -> dict[tuple[str, str], Object]:
     }
     (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
     command = [tool("kubectl"), "kustomize", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    objects = YAML(typ="safe", pure=True).load_all(done.stdout)
-    return {(found["kind"], found["metadata"]["name"]): found for found in objects}
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    objects = YAML(typ="safe", pure=True).load_all(process.stdout)
+    return {(entry["kind"], entry["metadata"]["name"]): entry for entry in objects}
 
 
 def with_names(value: Any, names: dict[str, str]) -> Any:
-    """The same with names replaced, where a field is a name of another object."""
+    """Return the value with the names of other objects replaced."""
     if isinstance(value, list):
         return [with_names(part, names) for part in value]
     if not isinstance(value, dict):
@@ -116,7 +116,7 @@ def with_names(value: Any, names: dict[str, str]) -> Any:
 
 
 @pytest.mark.parametrize("kind", [OfflineRecording, OfflineTraining])
-def test_every_field_that_names_an_object_is_configured(kind: Any) -> None:
+def test_kustomize_configures_every_reference_field(kind: Any) -> None:
     configured = {
         spec["path"]
         for reference in YAML(typ="safe", pure=True).load(REFERENCES)["nameReference"]

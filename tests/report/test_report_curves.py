@@ -29,7 +29,7 @@ def result(iteration, *, loss=0.5, returns=None, of=None, **more):
     return line | more
 
 
-def test_evaluations_stand_at_the_iteration_of_their_weights():
+def test_evaluation_is_at_the_iteration_of_its_weights():
     curves = Curves([result(1), result(2, returns=20.0, of=1), result(3, returns=30.0, of=2)])
     assert curves.evaluation.x.tolist() == [1, 2]
     assert curves.evaluation.mean.tolist() == [20, 30]
@@ -37,7 +37,7 @@ def test_evaluations_stand_at_the_iteration_of_their_weights():
     assert curves.evaluation.episodes == 5
 
 
-def test_a_last_line_with_nothing_but_an_evaluation_counts():
+def test_last_line_with_only_an_evaluation_counts():
     last = {"training_iteration": 2, "evaluation": result(2, returns=40.0)["evaluation"]}
     curves = Curves([result(1), result(2, returns=20.0, of=1), last])
     assert curves.evaluation.mean.tolist() == [20, 40]
@@ -45,32 +45,32 @@ def test_a_last_line_with_nothing_but_an_evaluation_counts():
     assert curves.losses["total_loss"].x.tolist() == [1, 2]
 
 
-def test_figures_that_are_missing_or_not_finite_are_left_out():
+def test_missing_and_infinite_numbers_are_left_out():
     curves = Curves([result(1, loss=float("nan")), result(2, loss=None), result(3, loss=0.25)])
     assert curves.losses["total_loss"].y.tolist() == [0.25]
     assert lookup({"a": {"b": True}}, "a", "b") is None
     assert lookup({"a": 3}, "a", "b") is None
 
 
-def test_a_loss_term_that_equals_the_total_is_shown_once():
+def test_loss_term_equal_to_the_total_is_shown_once():
     lines = [result(i) for i in (1, 2)]
     for i, line in enumerate(lines):
         line["learners"]["default_policy"] |= {"policy_loss": 0.5, "vf_loss": float(i), "entropy": 1.0}
     assert list(Curves(lines).losses) == ["total_loss", "vf_loss"]
 
 
-def test_time_is_shared_out_completely():
+def test_time_shares_add_up_to_the_total():
     shares = Curves([result(1), result(2)]).time_shares
     assert shares == {"updates": 2.0, "waiting for data": 1.0, REST_LABEL: 1.0}
 
 
-def test_time_that_the_total_leaves_out_still_counts():
+def test_time_beyond_the_total_counts():
     line = result(1) | {"timers": {"update_s": 1.0, "evaluation_wait_s": 4.0}}
     assert Curves([line]).seconds == 5.0
     assert Curves([line]).time_shares == {"updates": 1.0, "waiting for evaluation": 4.0}
 
 
-def test_an_empty_run_has_no_pictures():
+def test_empty_run_has_no_pictures():
     curves = Curves([])
     assert return_plot(curves) is loss_plot(curves) is time_plot(curves) is expert_plot(curves) is None
     assert curves.iterations == 0
@@ -84,16 +84,16 @@ def test_an_empty_run_has_no_pictures():
         ([100, 300, 200], None, "The trained policy reaches a best mean return of 300 at iteration 2"),
     ],
 )
-def test_the_title_of_the_return_plot_says_the_finding(returns, stop, title):
+def test_title_of_return_plot_is_the_finding(returns, stop, title):
     curves = Curves([result(i, returns=float(value)) for i, value in enumerate(returns, 1)])
     assert return_plot(curves, stop=stop).title == title
 
 
-def test_the_title_of_the_time_plot_says_where_most_of_it_went():
+def test_title_of_time_plot_names_the_largest_share():
     assert time_plot(Curves([result(1), result(2)])).title == "50 % of the time went into updates"
 
 
-def test_critics_show_what_they_expect():
+def test_value_plot_shows_the_critics_values():
     lines = [result(1), result(2)]
     for value, line in zip((-3.0, 40.0), lines, strict=True):
         line["learners"]["default_policy"]["mean_q"] = value
@@ -101,30 +101,30 @@ def test_critics_show_what_they_expect():
     assert plot.title == "Mean Q rises from -3 to 40"
     assert "held-out" not in plot.caption
     signals = {"critic_initial_value": 12.5}
-    judged = {"training_iteration": 2, "signals": signals}
-    lines.append({"training_iteration": 2, "evaluation": {"offline": judged}})
+    offline = {"training_iteration": 2, "signals": signals}
+    lines.append({"training_iteration": 2, "evaluation": {"offline": offline}})
     assert Curves(lines).initial_value.y.tolist() == [12.5]
     assert "in the initial states of held-out episodes" in value_plot(Curves(lines)).caption
     assert value_plot(Curves([result(1)])) is None
 
 
-def test_the_experts_curve_is_over_the_timesteps_it_sampled():
+def test_expert_plot_is_over_sampled_timesteps():
     lines = [result(i, returns=100.0 * i, num_env_steps_sampled_lifetime=4096 * i) for i in (1, 2, 3)]
     picture = expert_plot(Curves(lines), stop=300, algorithm="PPO")
     assert picture.title == "The PPO expert passes a return of 300 at 12.3k timesteps"
 
 
-def test_the_running_mean_keeps_constants_ends_and_length():
+def test_running_mean_keeps_constants_ends_and_length():
     assert running_mean(np.full(50, 3.0), 9).tolist() == [3.0] * 50
     line = np.arange(100.0)
     assert np.allclose(running_mean(line, 10), line)  # symmetric windows leave a straight line alone
 
 
-def test_labels_are_moved_apart_no_further_than_needed():
+def test_spread_moves_labels_no_further_than_needed():
     assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    moved = spread([0.5, 0.5, 0.52], 0.1)
-    assert np.allclose(np.diff(moved), 0.1)
-    assert np.isclose(np.mean(moved), np.mean([0.5, 0.5, 0.52]))
+    heights = spread([0.5, 0.5, 0.52], 0.1)
+    assert np.allclose(np.diff(heights), 0.1)
+    assert np.isclose(np.mean(heights), np.mean([0.5, 0.5, 0.52]))
     assert spread([0.97, 0.99], 0.1)[-1] == 1.0
     assert spread([], 0.1) == []
 
@@ -136,11 +136,11 @@ def test_labels_are_moved_apart_no_further_than_needed():
         (4_100, "4.1k"), (2.5e6, "2.5M"), (-3e9, "-3G"), (1e-7, "1e-07"), (float("inf"), "inf"),
     ],
 )  # fmt: skip
-def test_counts_are_short(value, text):
+def test_counts_are_abbreviated(value, text):
     assert formatting.count(value) == text
 
 
-def test_spans_and_sizes_are_in_units_people_use():
+def test_durations_and_sizes_have_readable_units():
     assert [formatting.duration(s) for s in (0.42, 8.06, 59.96, 124, 11_520)] == [
         "0.42 s", "8.1 s", "1 min 0 s", "2 min 4 s", "3 h 12 min",
     ]  # fmt: skip
@@ -156,20 +156,23 @@ def test_spans_and_sizes_are_in_units_people_use():
     assert formatting.plural(1024, "update") == "1,024 updates"
 
 
-def test_spaces_in_short():
+def test_spaces_are_abbreviated():
     box = {"type": "Box", "low": -1.0, "high": 1, "shape": [3, 2], "dtype": "float32"}
     camera = box | {"low": "-inf"}
     assert formatting.space(None) == "unknown"
     assert formatting.space(box) == "Box(3, 2) in [-1, 1]"
-    both = {"type": "Dict", "spaces": {"camera": camera, "mode": {"type": "Discrete", "n": 4, "start": 0}}}
-    assert formatting.space(both) == "Dict(camera: Box(3, 2), mode: Discrete(4))"
+    dict_space = {
+        "type": "Dict",
+        "spaces": {"camera": camera, "mode": {"type": "Discrete", "n": 4, "start": 0}},
+    }
+    assert formatting.space(dict_space) == "Dict(camera: Box(3, 2), mode: Discrete(4))"
     assert (
         formatting.space({"type": "Tuple", "spaces": [{"type": "MultiBinary", "n": 5}]})
         == "Tuple(MultiBinary(5))"
     )
 
 
-def test_what_a_users_evaluation_function_names_offline_is_no_evaluation_by_held_out_episodes():
+def test_metric_named_offline_is_no_offline_evaluation():
     line = result(1, returns=20.0)
     line["evaluation"]["offline"] = 0.5
     curves = Curves([line])

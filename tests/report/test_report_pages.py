@@ -146,9 +146,9 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.images += [found] if tag in {"img", "source"} else []
-        self.links += [found[name] for name in ("src", "srcset", "href") if name in found]
+        values = dict(attributes)
+        self.images += [values] if tag in {"img", "source"} else []
+        self.links += [values[name] for name in ("src", "srcset", "href") if name in values]
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -180,7 +180,7 @@ def decode_image(uri):
 
 
 @pytest.fixture(scope="module")
-def write_report(tmp_path_factory):
+def training_page(tmp_path_factory):
     """A training's report, written once in a folder of its own: resource, folder, path, page."""
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
@@ -194,27 +194,29 @@ def write_report(tmp_path_factory):
         return SimpleNamespace(resource=training, folder=folder, path=path, page=page(path))
 
 
-def test_a_training_report_shows_its_curves_and_its_data(written):
-    assert written.path == "runs/clone/r1/report.html"
-    plots = {path.stem: path.read_bytes() for path in (written.folder / "runs/clone/r1/plots").iterdir()}
+def test_training_report_shows_curves_and_data(training_page):
+    assert training_page.path == "runs/clone/r1/report.html"
+    plots = {
+        path.stem: path.read_bytes() for path in (training_page.folder / "runs/clone/r1/plots").iterdir()
+    }
     assert set(plots) == {
         "return", "loss", "time", "data-returns", "data-lengths", "data-actions", "data-expert-return",
     }  # fmt: skip
-    light = [decode_image(image["src"]) for image in written.page.images if "src" in image]
-    dark = [decode_image(image["srcset"]) for image in written.page.images if "srcset" in image]
+    light = [decode_image(image["src"]) for image in training_page.page.images if "src" in image]
+    dark = [decode_image(image["srcset"]) for image in training_page.page.images if "srcset" in image]
     assert sorted(light) == sorted(plots.values())
     assert len(dark) == len(light)
     for bright, dim in zip(light, dark, strict=True):
         assert picture(bright)[..., :3].mean() > 0.5 > picture(dim)[..., :3].mean()
 
 
-def test_a_report_needs_nothing_from_the_network(written):
-    assert written.page.links
-    assert all(link.startswith("data:image/png;base64,") for link in written.page.links)
+def test_report_is_self_contained(training_page):
+    assert training_page.page.links
+    assert all(link.startswith("data:image/png;base64,") for link in training_page.page.links)
 
 
-def test_a_training_report_names_the_outcome_the_checkpoint_and_what_to_type(written):
-    text, code = " ".join(written.page.text), written.page.code
+def test_training_report_names_outcome_checkpoint_and_commands(training_page):
+    text, code = " ".join(training_page.page.text), training_page.page.code
     assert "return 460.0 after 120 updates" in text
     assert CHECKPOINT in text
     assert f"hindcast evaluate {CHECKPOINT} --episodes 100" in code
@@ -223,13 +225,13 @@ def test_a_training_report_names_the_outcome_the_checkpoint_and_what_to_type(wri
     assert "Discrete(2)" in text
 
 
-def test_the_resource_in_the_report_is_the_resource(written):
-    again = written.folder / "again.yaml"
-    again.write_text(next(code for code in written.page.code if "apiVersion" in code))
-    assert load_resources(again)[0].resource == written.resource
+def test_report_contains_the_resource(training_page):
+    yaml_file = training_page.folder / "again.yaml"
+    yaml_file.write_text(next(code for code in training_page.page.code if "apiVersion" in code))
+    assert load_resources(yaml_file)[0].resource == training_page.resource
 
 
-def test_a_recording_report_shows_the_data_and_the_expert(recording):
+def test_recording_report_shows_data_and_expert(recording):
     record()
     results("data/_hindcast/policy")
     report = write_recording_report(recording, recording_outcome())
@@ -240,7 +242,7 @@ def test_a_recording_report_shows_the_data_and_the_expert(recording):
     assert any(alt.startswith("The PPO expert passes a return of 450 at 30.7k timesteps") for alt in alts)
 
 
-def test_texts_are_escaped(training):
+def test_report_escapes_texts(training):
     results("runs/clone/r1")
     report = write_training_report(training, training_outcome(message="<script>alert(1)</script> & more"), {})
     html = Path(report).read_text()
@@ -248,14 +250,14 @@ def test_texts_are_escaped(training):
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in html
 
 
-def test_data_that_cannot_be_opened_is_a_problem_in_the_report_not_a_failure(training):
+def test_unreadable_data_is_a_problem_in_the_report(training):
     results("runs/clone/r1")
-    shown = page(write_training_report(training, training_outcome(), {"nowhere": None}))
-    assert any("nowhere" in text for text in shown.text)
+    report_page = page(write_training_report(training, training_outcome(), {"nowhere": None}))
+    assert any("nowhere" in text for text in report_page.text)
     assert {path.stem for path in Path("runs/clone/r1/plots").iterdir()} == {"return", "loss", "time"}
 
 
-def test_a_training_without_evaluation_has_a_report_without_returns(training):
+def test_report_of_training_without_evaluation_has_no_returns(training):
     record()
     lines = results("runs/clone/r1")
     for line in lines:
@@ -266,7 +268,7 @@ def test_a_training_without_evaluation_has_a_report_without_returns(training):
 
 
 @pytest.mark.slow
-def test_several_datasets_have_numbered_pictures(training):
+def test_report_numbers_the_pictures_of_several_datasets(training):
     record("one")
     record("two", episodes=10)
     results("runs/clone/r1")
@@ -276,7 +278,7 @@ def test_several_datasets_have_numbered_pictures(training):
 
 
 @pytest.mark.slow
-def test_finished_work_keeps_its_report(training, recording):
+def test_finished_run_keeps_its_report(training, recording):
     record()
     results("runs/clone/r1")
     training_report, recording_report = Path("runs/clone/r1/report.html"), Path("data/_hindcast/report.html")
@@ -293,20 +295,20 @@ def test_finished_work_keeps_its_report(training, recording):
     assert recording_report.read_text() != "kept"
 
 
-def test_pictures_are_the_same_each_time(tmp_path):
+def test_rendering_is_deterministic(tmp_path):
     curves = Curves(results(tmp_path))
-    for drawn in (
+    for plot in (
         return_plot(curves, stop=450, recorded=RecordedReturns(480, 30, 100, 500)),
         time_plot(curves),
     ):
-        assert render(drawn, LIGHT) == render(drawn, LIGHT)
+        assert render(plot, LIGHT) == render(plot, LIGHT)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 60, 300])
-def test_runs_of_any_length_can_be_drawn(tmp_path, iterations):
+def test_plots_draw_runs_of_any_length(tmp_path, iterations):
     curves = Curves(results(tmp_path, returns=np.linspace(-500, 9000, iterations).tolist()))
-    for drawn in (return_plot(curves, stop=8000), loss_plot(curves), time_plot(curves)):
-        picture(render(drawn, DARK))
+    for plot in (return_plot(curves, stop=8000), loss_plot(curves), time_plot(curves)):
+        picture(render(plot, DARK))
 
 
 @pytest.mark.parametrize(
@@ -319,15 +321,15 @@ def test_runs_of_any_length_can_be_drawn(tmp_path, iterations):
         (gym.spaces.MultiDiscrete([3, 4]), "Recorded actions are between 0 and 3"),
     ],
 )
-def test_actions_of_any_space_can_be_drawn(tmp_path, monkeypatch, space, title):
+def test_action_plot_draws_any_space(tmp_path, monkeypatch, space, title):
     monkeypatch.chdir(tmp_path)
     record(action_space=space)
-    drawn = data_plots(summarise(open_dataset("data")))["actions"]
-    assert drawn.title.startswith(title)
-    picture(render(drawn, LIGHT))
+    plot = data_plots(summarise(open_dataset("data")))["actions"]
+    assert plot.title.startswith(title)
+    picture(render(plot, LIGHT))
 
 
-def test_an_action_that_is_never_taken_is_the_finding(tmp_path, monkeypatch):
+def test_title_names_an_action_that_is_never_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record()
     summary = summarise(open_dataset("data"))
@@ -335,9 +337,9 @@ def test_an_action_that_is_never_taken_is_the_finding(tmp_path, monkeypatch):
     assert data_plots(wider)["actions"].title == "1 of 3 actions is never taken"
 
 
-def test_equal_returns_are_said_to_be_equal(tmp_path, monkeypatch):
+def test_title_says_that_all_returns_are_equal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     record(episodes=1)
-    drawn = data_plots(summarise(open_dataset("data")))
-    assert re.fullmatch(r"Every recorded episode returns \d+", drawn["returns"].title)
-    picture(render(drawn["returns"], LIGHT))
+    plots = data_plots(summarise(open_dataset("data")))
+    assert re.fullmatch(r"Every recorded episode returns \d+", plots["returns"].title)
+    picture(render(plots["returns"], LIGHT))

@@ -29,7 +29,7 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
-def test_lines_are_there_at_once(tmp_path: Path) -> None:
+def test_appended_result_is_stored_at_once(tmp_path: Path) -> None:
     log = ResultsLog(resolve(tmp_path), resume_at=0)
     assert read_results(resolve(tmp_path)) == []
     for iteration in (1, 2):
@@ -61,24 +61,24 @@ class TestOnAnObjectStore:
             log.append(line)
         assert read_results(folder) == results
 
-    def test_what_is_written_grows_with_the_number_of_lines_only(
+    def test_written_bytes_grow_linearly_with_the_lines(
         self, memory_path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        written = [0]
+        num_bytes = [0]
         write = Location.write_bytes
 
-        def counted(self: Location, data: bytes) -> None:
-            written[0] += len(data)
+        def counting_write(self: Location, data: bytes) -> None:
+            num_bytes[0] += len(data)
             write(self, data)
 
-        monkeypatch.setattr(Location, "write_bytes", counted)
+        monkeypatch.setattr(Location, "write_bytes", counting_write)
         log, totals = ResultsLog(resolve(memory_path), resume_at=0), []
         for iteration in range(1, 1025):
             log.append(result(iteration))
-            totals.append(written[0])
+            totals.append(num_bytes[0])
         assert totals[1023] - totals[511] <= 1.1 * totals[511]
 
-    def test_tensorboard_finds_it_all(self, memory_path: str, tmp_path: Path) -> None:
+    def test_tensorboard_reads_all_scalars(self, memory_path: str, tmp_path: Path) -> None:
         log = ResultsLog(resolve(memory_path), resume_at=0)
         for iteration in range(1, 301):
             log.append(result(iteration))
@@ -91,7 +91,7 @@ class TestOnAnObjectStore:
         assert scalars(tmp_path, "learners/default_policy/total_loss") == expected
 
 
-def test_going_on_drops_what_comes_again(tmp_path: Path) -> None:
+def test_resumed_log_drops_repeated_results(tmp_path: Path) -> None:
     log = ResultsLog(resolve(tmp_path), resume_at=0)
     for iteration in (1, 2, 3):
         log.append(result(iteration))
@@ -103,7 +103,7 @@ def test_going_on_drops_what_comes_again(tmp_path: Path) -> None:
     assert scalars(tmp_path, "learners/default_policy/total_loss") == [(1, 0.5), (2, 0.5), (3, 0.25)]
 
 
-def test_a_line_cut_off_by_a_kill_does_not_count(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     log = ResultsLog(resolve(tmp_path), resume_at=0)
     log.append(result(1))
     with (tmp_path / "results.jsonl").open("ab") as file:
@@ -113,7 +113,7 @@ def test_a_line_cut_off_by_a_kill_does_not_count(tmp_path: Path) -> None:
     assert (tmp_path / "results.jsonl").read_bytes().endswith(b"}\n")
 
 
-def test_a_full_disk_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
+def test_full_disk_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
     folder = small_disk("size=64k") / "run"
     log = ResultsLog(resolve(folder), resume_at=0)
     with pytest.raises(StorageError, match=rf"{folder}/.*the disk is full"):
@@ -125,7 +125,7 @@ def test_a_full_disk_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
     assert read_results(resolve(folder)) == [result(1), result(2)]
 
 
-def test_a_full_disk_under_tensorboard_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
+def test_full_disk_under_tensorboard_is_one_sentence(small_disk: Callable[[str], Path]) -> None:
     folder = small_disk("size=64k")
     board = TensorBoard(resolve(folder), purge_from=1)
     with pytest.raises(StorageError, match=rf"{folder}/tensorboard/.*the disk is full"):
@@ -133,6 +133,6 @@ def test_a_full_disk_under_tensorboard_is_one_sentence(small_disk: Callable[[str
             board.write(iteration, {"loss": 0.5})
 
 
-def test_flatten_gives_numbers_by_path() -> None:
-    nested = {"a": {"b": 1, "c": True, "d": None}, "e": 0.5, "f": "text", "g": [1]}
-    assert dict(flatten(nested)) == {"a/b": 1.0, "e": 0.5}
+def test_flatten_yields_numbers_by_path() -> None:
+    metrics = {"a": {"b": 1, "c": True, "d": None}, "e": 0.5, "f": "text", "g": [1]}
+    assert dict(flatten(metrics)) == {"a/b": 1.0, "e": 0.5}
