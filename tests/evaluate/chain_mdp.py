@@ -53,7 +53,7 @@ class Chain:
             states[:, t] = state
             actions[:, t] = rng.random(episodes) < self.behaviour[state]
             rewards[:, t] = self.reward[state, actions[:, t]] + rng.normal(scale=0.1, size=episodes)
-            state = _drawn(rng, self.following[state, actions[:, t]])
+            state = _draw(rng, self.following[state, actions[:, t]])
         return states, actions, rewards
 
     def recorded(self, episodes: int, seed: int, bias: float = 0.3) -> Evidence:
@@ -72,5 +72,5 @@ class Chain:
         return Evidence(np.full(episodes, self.steps), rewards.ravel(), self.gamma, ratios.ravel(), values)
 
 
-def _drawn(rng: np.random.Generator, chances: NDArray[np.float64]) -> NDArray[np.int64]:
+def _draw(rng: np.random.Generator, chances: NDArray[np.float64]) -> NDArray[np.int64]:
     return (chances.cumsum(-1) < rng.random(len(chances))[:, None]).sum(-1)

@@ -52,17 +52,17 @@ def linear_policy(spaces: tuple[gym.Space, gym.Space], weights: Array) -> Policy
         *spaces, model, EnvironmentSpec(id="Chain-v0", normalize_actions=False)
     )
     module = build_module(preprocessing.observation_space, preprocessing.action_space, model, value=False)
-    layer = next(each for each in module.modules() if isinstance(each, torch.nn.Linear))
+    layer = next(submodule for submodule in module.modules() if isinstance(submodule, torch.nn.Linear))
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weights))
         layer.bias.zero_()
     return Policy(module.eval(), preprocessing, *spaces)
 
 
-def one_hot(places: Array, size: int) -> Array:
+def one_hot(indices: Array, size: int) -> Array:
     """`[N, T + 1, size]` float32 observations of places `[N, T]`; the final ones are zero."""
-    seen = np.eye(size, dtype=np.float32)[places]
-    return np.concatenate([seen, np.zeros_like(seen[:, :1])], 1)
+    observations = np.eye(size, dtype=np.float32)[indices]
+    return np.concatenate([observations, np.zeros_like(observations[:, :1])], 1)
 
 
 class Tabular:
@@ -90,8 +90,8 @@ class Tabular:
     def columns(self, episodes: int, seed: int) -> dict[str, Array]:
         """What is recorded, `[N, T, ...]` each."""
         states, actions, rewards = self.chain.play(episodes, seed)
-        places = self.chain.states * self.chain.steps
-        obs = one_hot(states + self.chain.states * np.arange(self.chain.steps), places)
+        num_indices = self.chain.states * self.chain.steps
+        obs = one_hot(states + self.chain.states * np.arange(self.chain.steps), num_indices)
         chance = self.chain.behaviour[states]
         logp = np.log(np.where(actions, chance, 1 - chance)).astype(np.float32)
         return {"obs": obs, "actions": actions, "rewards": rewards, "action_logp": logp}
@@ -111,8 +111,8 @@ class Continuous:
 
     @property
     def truth(self) -> float:
-        of_step = 3.0 - (np.square(self.target - self.goal).mean() + self.deviation**2)
-        return float(sum(self.gamma**t for t in range(self.steps)) * of_step)
+        step_reward = 3.0 - (np.square(self.target - self.goal).mean() + self.deviation**2)
+        return float(sum(self.gamma**t for t in range(self.steps)) * step_reward)
 
     def policy(self) -> Policy:
         spread = np.full(self.states, math.log(self.deviation))
