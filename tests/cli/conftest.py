@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from calling import Called, Hindcast
+from command_result import CommandResult, Hindcast
 
 from hindcast.cli.main import main
 
@@ -36,13 +36,13 @@ spec:
 def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hindcast:
     """Run `hindcast ARGUMENTS…` as `main` does; gives exit code, stdout and stderr."""
 
-    def call(*arguments: object) -> Called:
+    def call(*arguments: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["hindcast", *map(str, arguments)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_:
             main()
-        captured = capfd.readouterr()
-        return Called(int(exit_.value.code or 0), captured.out, captured.err)
+        output = capfd.readouterr()
+        return CommandResult(int(exit_.value.code or 0), output.out, output.err)
 
     return call
 
@@ -57,7 +57,7 @@ def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which `resources.yaml` is carried out."""
     from hindcast.api import load_resources
     from hindcast.cli.progress import reporting
@@ -74,7 +74,7 @@ def carried_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def done(carried_out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def finished_folder(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """That folder as the current one."""
-    monkeypatch.chdir(carried_out)
-    return carried_out
+    monkeypatch.chdir(finished_run)
+    return finished_run

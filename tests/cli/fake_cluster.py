@@ -56,26 +56,30 @@ class FakeCluster:
         if match := _RESOURCES.match(path):
             return self._resource(*match.groups())
         if match := _PODS.match(path):
-            return 200, {"items": [pod for pod in self.pods if _selected(pod, query["labelSelector"])]}
+            return 200, {
+                "items": [pod for pod in self.pods if _matches_selector(pod, query["labelSelector"])]
+            }
         if match := _LOG.match(path):
-            found = self.logs.get((match[2], query["container"]))
-            return (404, {"message": f'pods "{match[2]}" not found'}) if found is None else (200, found)
+            log = self.logs.get((match[2], query["container"]))
+            return (404, {"message": f'pods "{match[2]}" not found'}) if log is None else (200, log)
         return 404, {"message": "the server could not find the requested resource"}
 
     def _resource(self, namespace: str, plural: str, name: str | None) -> tuple[int, Any]:
-        here = namespace == NAMESPACE
+        is_known_namespace = namespace == NAMESPACE
         if not self.installed:
             return 404, {"message": "the server could not find the requested resource"}
         if name is None:
-            found = [entry for (kind, _), entry in self.resources.items() if kind == plural and here]
-            return 200, {"items": found}
+            items = [
+                entry for (kind, _), entry in self.resources.items() if kind == plural and is_known_namespace
+            ]
+            return 200, {"items": items}
         self.changes(self._reads)
         self._reads += 1
-        resource = self.resources.get((plural, name)) if here else None
+        resource = self.resources.get((plural, name)) if is_known_namespace else None
         return (404, {"message": f'"{name}" not found'}) if resource is None else (200, resource)
 
 
-def _selected(pod: Raw, selector: str) -> bool:
+def _matches_selector(pod: Raw, selector: str) -> bool:
     labels = pod["metadata"]["labels"]
     return all(labels.get(key) == value for key, value in (part.split("=") for part in selector.split(",")))
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Called:
+class CommandResult:
     code: int
     out: str
     err: str
 
 
-Hindcast = Callable[..., Called]
+Hindcast = Callable[..., CommandResult]
