@@ -39,7 +39,7 @@ SHORTER = {
 }
 """What is written on pages, and what is done instead: updates of fitted models, episodes, returns, seeds."""
 DEMO = ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml"
-NAMED = re.compile(r"#\s*(\S+\.yaml)")
+FILE_COMMENT = re.compile(r"#\s*(\S+\.yaml)")
 RUN = ("bash", "python", "yaml")
 
 
@@ -50,8 +50,8 @@ def blocks_of(page: Path) -> list[tuple[str, str]]:
 def shorter(text: str) -> str:
     """With less repetition than it says, but for a soak."""
     if LAYER != "soak":
-        for written, instead in SHORTER.items():
-            text = re.sub(written, instead, text)
+        for pattern, replacement in SHORTER.items():
+            text = re.sub(pattern, replacement, text)
     return text
 
 
@@ -59,7 +59,7 @@ def pages_with_code() -> list[Path]:
     return [page for page in PAGES if blocks_of(page)]
 
 
-def marked(page: Path) -> object:
+def mark_page(page: Path) -> object:
     """A page that searches with Ray Tune starts a Ray."""
     marks = [pytest.mark.ray] if "tune.Tuner(" in page.read_text() else []
     return pytest.param(page, id=page.name, marks=marks)
@@ -92,24 +92,24 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [marked(page) for page in pages_with_code()])
-def test_code_of_the_page_runs(
+@pytest.mark.parametrize("page", [mark_page(page) for page in pages_with_code()])
+def test_code_of_page_runs(
     page: Path, tmp_path: Path, environment: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
     store = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
     if LAYER != "soak" and "hindcast demo" in page.read_text():
         save_demo(tmp_path / "demo")
     script, python = ["set -euo pipefail"], ""
-    blocks = [block for block in blocks_of(page) if not saved(block, tmp_path)]
-    for number, ((kind, code), following) in enumerate(zip_longest(blocks, blocks[1:], fillvalue=("", ""))):
+    blocks = [block for block in blocks_of(page) if not save_yaml(block, tmp_path)]
+    for number, ((kind, code), next_block) in enumerate(zip_longest(blocks, blocks[1:], fillvalue=("", ""))):
         if kind == "bash":
             script.append(code)
             continue
         python += code
-        if following[0] != "python":
+        if next_block[0] != "python":
             (tmp_path / f"block{number}.py").write_text(python)
             script.append(f"python block{number}.py")
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=tmp_path,
         env=environment | store,
@@ -117,15 +117,15 @@ def test_code_of_the_page_runs(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert process.returncode == 0, f"{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
 
 
-def saved(block: tuple[str, str], folder: Path) -> bool:
+def save_yaml(block: tuple[str, str], folder: Path) -> bool:
     """Whether a block is YAML; that of a file is saved."""
     kind, code = block
-    named = NAMED.match(code)
-    if kind == "yaml" and (named or "apiVersion" in code):
-        (folder / (named[1] if named else "cartpole.yaml")).write_text(code)
+    match = FILE_COMMENT.match(code)
+    if kind == "yaml" and (match or "apiVersion" in code):
+        (folder / (match[1] if match else "cartpole.yaml")).write_text(code)
     return kind == "yaml"
 
 
@@ -140,6 +140,6 @@ def test_pages_have_code() -> None:
     assert ROOT / "docs" / "cli.md" in pages_with_code()
 
 
-def test_what_is_done_shorter_is_on_the_pages() -> None:
-    written = "".join(page.read_text() for page in PAGES)
-    assert [each for each in SHORTER if not re.search(each, written)] == []
+def test_shortened_code_occurs_on_pages() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    assert [pattern for pattern in SHORTER if not re.search(pattern, text)] == []

@@ -30,7 +30,7 @@ SHORTER = {
 }
 """What blocks say that record or train for long, and what is done instead."""
 
-REFUSED = "\nRefused: "
+REFUSAL_MARK = "\nRefused: "
 """A block whose docstring has such a line is one that cannot work; it says with which sentence it is refused."""
 
 
@@ -43,8 +43,8 @@ def main(folder: Path, shorter: bool) -> None:
 
 def outcome(file: Path, folder: Path, shorter: bool) -> str | None:
     source = file.read_text().replace("/tmp/", f"{folder}/")
-    for written, instead in SHORTER.items() if shorter else ():
-        source = source.replace(written, instead)
+    for code, replacement in SHORTER.items() if shorter else ():
+        source = source.replace(code, replacement)
     try:
         if file.suffix == ".sh":
             subprocess.run(["bash", "-euo", "pipefail", "-c", source], check=True)
@@ -69,7 +69,7 @@ def check(module: ModuleType) -> None:
     if config.algorithm is None:
         config = AlgorithmConfig("BC").offline_data(input_="data").update_from_dict(config.to_dict())
         config.environment("CartPole-v1")
-    sentence = (module.__doc__ or "").partition(REFUSED)[2].partition("\n")[0]
+    sentence = (module.__doc__ or "").partition(REFUSAL_MARK)[2].partition("\n")[0]
     try:
         config.validate()
     except UserError as error:

@@ -49,13 +49,13 @@ class Pages:
 
     def outcome(self, file: Path) -> str | None:
         """None, or the traceback of a block that has failed."""
-        place = FILES.index(file)
-        while len(found := self._outcomes()) <= place:
-            print(FILES[len(found)], file=self._process.stdin, flush=True)
-            while len(self._outcomes()) == len(found):
+        index = FILES.index(file)
+        while len(outcomes := self._outcomes()) <= index:
+            print(FILES[len(outcomes)], file=self._process.stdin, flush=True)
+            while len(self._outcomes()) == len(outcomes):
                 assert self._process.poll() is None, (self.folder / "log.txt").read_text()[-3000:]
                 time.sleep(0.05)
-        return found[place]
+        return outcomes[index]
 
     def _outcomes(self) -> list[str | None]:
         if not self._lines.exists():
@@ -102,14 +102,14 @@ def test_block_runs(pages: Pages, file: Path) -> None:
     assert pages.outcome(file) is None, pages.outcome(file)
 
 
-def test_what_is_done_shorter_is_on_the_pages() -> None:
-    written = "".join(file.read_text() for file in FILES)
-    assert [each for each in SHORTER if each not in written] == []
+def test_shortened_code_occurs_in_examples() -> None:
+    text = "".join(file.read_text() for file in FILES)
+    assert [code for code in SHORTER if code not in text] == []
 
 
 @pytest.mark.docs
 @pytest.mark.ray
-def test_expert_is_trained_recorded_and_cloned(folder: Path) -> None:
+def test_examples_train_record_and_clone_expert(folder: Path) -> None:
     expert = Policy.load(checkpoint(folder, "docs_rllib_offline_pretrain_ppo"))
     assert np.mean(evaluate_policy(expert, CARTPOLE, duration=20).returns) >= RETURN
 
@@ -127,7 +127,7 @@ def test_expert_is_trained_recorded_and_cloned(folder: Path) -> None:
 
 @pytest.mark.docs
 @pytest.mark.ray
-def test_recipe_for_tables_keeps_every_timestep(folder: Path) -> None:
+def test_table_recipe_keeps_every_timestep(folder: Path) -> None:
     """As the page prints it, it loses each episode's last one, and mixes episodes where Ray mixes pieces of files."""
     table, episodes = (
         read_all(folder / name) for name in ("tmp/docs_rllib_offline_recording_tabular", "test_converting")
@@ -142,9 +142,9 @@ def checkpoint(folder: Path, experiment: str) -> Path:
     return max((folder / "ray_results" / experiment).glob("*/checkpoint_*"))
 
 
-def test_yaml_is_the_demo() -> None:
-    packaged = (ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml").read_text()
-    expected = packaged.replace("FOLDER/cartpole.yaml", "examples/cartpole.yaml").replace("FOLDER", "demo")
+def test_example_yaml_equals_demo() -> None:
+    demo = (ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml").read_text()
+    expected = demo.replace("FOLDER/cartpole.yaml", "examples/cartpole.yaml").replace("FOLDER", "demo")
     assert (ROOT / "examples" / "cartpole.yaml").read_text() == expected
     assert [entry.resource.kind for entry in load_resources(ROOT / "examples" / "cartpole.yaml")] == [
         "OfflineRecording",
