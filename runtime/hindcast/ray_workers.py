@@ -19,8 +19,8 @@ class RayWorkers(Generic[Context]):
     """`Workers` that are Ray actors. Ray must already be connected.
 
     Args:
-        count: number of actors.
-        kept: object that each actor keeps; it is sent once to each.
+        num_workers: number of actors.
+        context: object that each actor keeps; it is sent once to each.
         options: Ray's options of an actor, such as its pool and CPUs.
     """
 

@@ -27,7 +27,7 @@ def choose_num_threads(net: nn.Module, rows: int, num_busy: int = 0) -> int:
     Args:
         net: the network.
         rows: rows of a batch.
-        busy: processors that other processes of the same run occupy.
+        num_busy: processors that other processes of the same run occupy.
     """
     convolves = any(isinstance(module, nn.Conv2d) for module in net.modules())
     parameters = sum(parameter.numel() for parameter in net.parameters())

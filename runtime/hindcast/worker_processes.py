@@ -30,7 +30,7 @@ class Workers(Protocol[Context_co]):
     """Processes, on this or other machines, that each keep a context object. They end with this process.
 
     Attributes:
-        count: how many.
+        num_workers: number of processes.
     """
 
     @property
@@ -59,8 +59,8 @@ class WorkerProcesses(Generic[Context]):
     """`Workers` on this machine.
 
     Args:
-        count: how many.
-        kept: sent to each of them once.
+        num_workers: number of processes.
+        context: object that each process keeps; it is sent once to each.
     """
 
     def __init__(self, num_workers: int, context: Context) -> None:
@@ -117,9 +117,9 @@ def map_unordered(
 
     Args:
         function: a function of a module, so that processes can import it.
-        kept: first argument of all calls; it is sent once to each process.
+        context: first argument of all calls; it is sent once to each process.
         items: second argument of each call.
-        workers: number of processes; 1 runs everything in this process.
+        num_workers: number of processes; 1 runs everything in this process.
         check: called between items and every half second; an exception from it ends the work.
 
     Raises:

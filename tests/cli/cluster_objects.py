@@ -1,4 +1,4 @@
-"""Resources and pods as an API server has them."""
+"""Resources and pods as an API server returns them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def recording(status: Raw | None = None, **spec: Any) -> Raw:
 
 
 def running(**status: Any) -> Raw:
-    """The status of a training in its second attempt."""
+    """Return the status of a training in its second attempt."""
     lost_run = run(1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory")
     lost_run |= {"finished": "2026-11-21T06:01:05Z"}
     second_run = run(2, retries=1, started="2026-11-21T06:01:30Z", heard="2026-11-21T06:02:00Z")

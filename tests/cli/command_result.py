@@ -1,4 +1,4 @@
-"""What calling the command line gives."""
+"""The result of a call of the command line."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

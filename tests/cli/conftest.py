@@ -1,4 +1,4 @@
-"""Calls the command line in this process."""
+"""Fixtures that call the command line in this process."""
 
 import sys
 from pathlib import Path
@@ -34,7 +34,7 @@ spec:
 
 @pytest.fixture
 def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hindcast:
-    """Run `hindcast ARGUMENTS…` as `main` does; gives exit code, stdout and stderr."""
+    """Return a function that runs `hindcast ARGUMENTS…` like `main` and returns exit code, stdout and stderr."""
 
     def call(*arguments: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["hindcast", *map(str, arguments)])
@@ -49,7 +49,7 @@ def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with a small recording and a training of it, in an empty current folder."""
+    """Write a file with a small recording and a training on it into an empty current folder."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "resources.yaml"
     file.write_text(RESOURCES)
@@ -58,7 +58,7 @@ def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which `resources.yaml` is carried out."""
+    """Run `resources.yaml` in a folder; return the folder."""
     from hindcast.api import load_resources
     from hindcast.cli.progress import reporting
     from hindcast.cli.screen import Flags, Screen
@@ -75,6 +75,6 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished_folder(finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder as the current one."""
+    """Make the folder of the finished run the current one."""
     monkeypatch.chdir(finished_run)
     return finished_run

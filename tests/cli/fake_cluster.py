@@ -1,4 +1,4 @@
-"""A small API server: the few reads that `hindcast status` and `hindcast logs` make, answered from plain objects."""
+"""A small API server that answers the reads of `hindcast status` and `hindcast logs` from plain objects."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _LOG = re.compile(r"/api/v1/namespaces/(\w+)/pods/([^/]+)/log$")
 
 
 class FakeCluster:
-    """What the API server knows.
+    """The content of the API server.
 
     Attributes:
-        resources: by (plural, name).
-        pods: all of them.
-        logs: by (pod, container).
-        refusals: path pattern -> HTTP status that it is answered with.
-        installed: whether it has the CRDs.
-        changes: called before each read of a resource, with how many there were before.
-        asked: the paths and queries that were asked for.
+        resources: resources by (plural, name).
+        pods: all pods.
+        logs: logs by (pod, container).
+        refusals: path pattern -> HTTP status of the answer.
+        installed: whether the CRDs exist.
+        changes: called before each read of a resource, with the number of earlier reads.
+        requests: paths and queries of all requests.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class FakeCluster:
         self.refusals: dict[str, int] = {}
         self.installed = True
         self.changes: Callable[[int], None] = lambda reads: None
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._reads = 0
 
     def add(self, resource: Raw) -> Raw:
@@ -49,7 +49,7 @@ class FakeCluster:
         return resource
 
     def answer(self, path: str, query: dict[str, str]) -> tuple[int, Any]:
-        self.asked.append(path + "".join(f" {name}={value}" for name, value in query.items()))
+        self.requests.append(path + "".join(f" {name}={value}" for name, value in query.items()))
         for pattern, status in self.refusals.items():
             if re.search(pattern, path):
                 return status, {"message": f"refused with {status}"}
@@ -86,7 +86,7 @@ def _matches_selector(pod: Raw, selector: str) -> bool:
 
 @contextmanager
 def serving(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
-    """Serve it, and write a kubeconfig for it; gives its address."""
+    """Serve the cluster and write a kubeconfig for it; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -118,7 +118,7 @@ def serving(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
 
 
 def config(address: str) -> Raw:
-    """A kubeconfig of two contexts: `here`, and `there` where nothing listens."""
+    """Return a kubeconfig with two contexts: `here`, and `there`, where nothing listens."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

@@ -257,7 +257,7 @@ def test_evaluate_without_known_environment_requires_env(hindcast, finished_fold
 
 @pytest.fixture
 def entries_to_run(monkeypatch):
-    """Catches what `demo` and `run` would carry out."""
+    """Collect the resources that `demo` and `run` would execute."""
     entries = []
 
     def carry_out(new_entries, reporter):

@@ -14,7 +14,7 @@ from hindcast.datasets.prepare.opening import open_data
 
 @pytest.fixture
 def recording_path(finished_folder, tmp_path, monkeypatch):
-    """The recording of `done`, seen from an empty folder."""
+    """Return the path of the finished recording; the current folder is empty."""
     monkeypatch.chdir(tmp_path)
     return finished_folder / "data"
 

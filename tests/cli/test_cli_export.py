@@ -1,4 +1,4 @@
-"""`hindcast export training/NAME`: the policy of a cluster's run, where its storage can be reached from here."""
+"""`hindcast export training/NAME`: the policy of a run on a cluster, if its storage can be read from here."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_closed_output_pipe_is_no_defect(resources):
 
 
 def without(packages: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line where packages (comma-separated) cannot be imported."""
+    """Run the command line with packages (comma-separated) that cannot be imported."""
     code = (
         "import sys\n"
         "for name in sys.argv[1].split(','): sys.modules[name] = None\n"

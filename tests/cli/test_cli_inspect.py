@@ -1,4 +1,4 @@
-"""`hindcast inspect` on data with something wrong: what is shown, the exit codes, the page."""
+"""`hindcast inspect` on data with problems: its output, exit codes and HTML page."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ from hindcast.storage.location import resolve
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty current folder, and a cache of its own."""
+    """Use an empty current folder and a separate cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     return tmp_path

@@ -1,4 +1,4 @@
-"""`hindcast logs`: of pods that are there, of pods that are gone, of a folder."""
+"""`hindcast logs`: from existing pods, after pods are deleted, from a folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
 
 
 def stored_in(folder: Path, *runs: dict, **spec: object) -> dict:
-    """A training whose relative paths lie in a folder of this machine."""
+    """Return a training whose relative paths are in a folder of this machine."""
     for entry in runs:
         entry["inputs"] = {"defaults": {"storageRoot": str(folder)}}
     return training(running(runs=list(runs)), **spec)
@@ -77,7 +77,7 @@ def test_follow_waits_for_driver(hindcast: Hindcast, cluster: FakeCluster) -> No
     result = hindcast("logs", "training/clone", "--follow")
     assert (result.code, result.out) == (0, "iteration 1\n")
     assert result.err == "waiting for the driver of attempt 2 to start\n"
-    assert cluster.asked[-1].endswith("follow=true")
+    assert cluster.requests[-1].endswith("follow=true")
 
 
 def test_follow_of_attempt_that_never_started_ends(

@@ -1,4 +1,4 @@
-"""`hindcast render`: manifests on stdout, reasons as comments, mistakes in sentences."""
+"""`hindcast render`: manifests on stdout, reasons as comments, errors as sentences."""
 
 from __future__ import annotations
 

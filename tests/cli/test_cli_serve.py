@@ -1,4 +1,4 @@
-"""`hindcast serve`: what keeps it from starting is a sentence. tests/faults has it serving, and killed."""
+"""`hindcast serve`: start, stop and errors. tests/faults tests it under load and kills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stop_signal() -> Iterator[None]:
-    """SIGTERM, once the command listens to it; afterwards all is as before."""
+    """Send SIGTERM once the command handles it; restore handlers and switch interval afterwards."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before, interval = [signal.getsignal(number) for number in numbers], sys.getswitchinterval()
 

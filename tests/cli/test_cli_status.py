@@ -1,4 +1,4 @@
-"""`hindcast status` against a small API server: what it reads, what it says when that fails."""
+"""`hindcast status` against a small API server: its output and its errors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_watch_ends_when_resource_finishes(hindcast: Hindcast, cluster: FakeClus
     result = hindcast("status", "otr/clone", "--watch", "--json")
     assert result.code == 0
     lines = [json.loads(line) for line in result.out.splitlines()]
-    # What has not changed is not told again.
+    # Only changes are printed.
     assert [line["message"] for line in lines] == [
         "Attempt 2 is running: Training",
         "Attempt 2 is running: Evaluating",

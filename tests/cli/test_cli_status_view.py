@@ -1,4 +1,4 @@
-"""What `hindcast status` says of a resource in each of its states, from plain objects."""
+"""The screen of `hindcast status` in each state of a resource, rendered from plain objects."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def over(state: str, reason: str, message: str, **status: Any) -> dict[str, Any]
 
 
 PATCH = "kubectl patch offlinetraining clone -n rl --type merge -p"
-# State -> the resource, what is said of since when, and the command that comes next.
+# State -> the resource, the text about its start, and the next command.
 STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "Unseen": (
         training(),
@@ -173,7 +173,7 @@ def test_every_state_is_explained(state: str, width: int) -> None:
     assert lines[0] == "OfflineTraining/clone  in rl"
     assert lines[1].split()[:2] == ["state", state]
     assert since in text
-    # Commands are not cut or wrapped, so that they can be copied; all else fits.
+    # Commands are not cut or wrapped, so that they can be copied; everything else fits the width.
     assert next_command in text
     assert all(len(line) <= width for line in lines if "kubectl" not in line and "hindcast " not in line)
     assert (message := resource["status"].get("message")) is None or message in text
@@ -265,7 +265,7 @@ def test_finished_recording_suggests_inspecting_its_data() -> None:
     text = render(recording(over("Succeeded", "Succeeded", "500 episodes", output=output, checkpoint={})))
     assert "s3://bucket/data (500 episodes, 97,600 timesteps, 12.0 MiB)" in text
     assert text.splitlines()[-1] == "        hindcast inspect s3://bucket/data"
-    # Pools without pods are no longer of interest, nor is a bar of what ended before 100 %.
+    # Pools without pods no longer matter, nor does a bar that ended before 100 %.
     assert "learner" not in text
     assert "━" not in text
 

@@ -1,4 +1,4 @@
-"""`hindcast train`: RLlib's command line makes the resource that YAML would have made."""
+"""`hindcast train`: RLlib's command line creates the same resource as YAML."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`hindcast tune`: the search as a command."""
+"""`hindcast tune`: the search on the command line."""
 
 import json
 

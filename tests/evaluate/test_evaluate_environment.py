@@ -1,4 +1,4 @@
-"""Evaluation in an environment: seeded, unbiased, the same for any number of workers."""
+"""Evaluation in an environment: seeded, unbiased, independent of the number of workers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class TestWorkers:
         assert evaluator(policy, seed=0) != expected
 
     def test_report_is_equal_when_kernels_round_by_position(self) -> None:
-        """Each share is played by itself, as a process does that plays no other."""
+        """Play each range by itself, as a worker process does."""
         policy = add_position_dependence(make_policy(WALK))
         evaluator = EnvEvaluator(ENVIRONMENT, 21, num_envs=4, explore=True)
         expected = evaluator(policy, seed=5)

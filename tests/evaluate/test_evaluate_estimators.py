@@ -1,4 +1,4 @@
-"""Estimators: exact where the target is the behaviour, equal to slow ones, and near the truth as often as they say."""
+"""Estimators are exact if target and behaviour are equal, match slow ones, and cover the truth as often as stated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ("is", "wis", "pdis", "pdwis", "dm", "dr", "wdr")
 
 
 def evidence(seed: int, episodes: int = 7, *, is_on_policy: bool = False, **changes: Any) -> Evidence:
-    """Random episodes of 1 to 9 steps."""
+    """Return random episodes of 1 to 9 steps."""
     rng = np.random.default_rng(seed)
     length = rng.integers(1, 10, episodes)
     steps = int(length.sum())
@@ -40,7 +40,7 @@ def estimate_once(episodes_evidence: Evidence, clip: float | None = None) -> dic
 
 
 def estimate_slowly(data: Evidence, episodes: list[int], clip: float = math.inf) -> dict[str, float]:
-    """The formulas step by step, of these episodes, repeated as they are named."""
+    """Compute the formulas step by step for the listed episodes, with repetitions."""
     n, longest = len(episodes), int(data.length.max())
     assert data.log_ratio is not None
     assert data.values is not None
@@ -174,7 +174,7 @@ def test_contributions_equal_difference_without_the_episode() -> None:
 
 
 def test_missing_weights_widen_intervals() -> None:
-    """Of the mean 0.75 instead of 1; without a model there is nothing for `dr` and `wdr`."""
+    """The weights have the mean 0.75 instead of 1; without a model, `dr` and `wdr` have no margin."""
     data = Evidence(np.array([1, 1]), np.array([1.0, 5.0]), 1.0, np.log([0.5, 1.0]))
     assert missing_weight_margins(data) == pytest.approx({"wis": 0.25 * 2.0, "pdwis": 0.25 * 2.0})
     assert missing_weight_margins(replace(data, clip=0.5)) == pytest.approx(
@@ -201,11 +201,11 @@ def test_interval_of_few_heavy_episodes_is_wide() -> None:
 
 
 def test_intervals_contain_truth_as_often_as_stated() -> None:
-    """90 % intervals of 200 recordings: 88 % or more of each estimator's."""
+    """At least 88 % of the 90 % intervals of 200 recordings contain the truth, for each estimator."""
     chain, count = Chain(2), 200
     num_covered, errors = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0.0)
     for seed in range(count):
-        data = chain.recorded(300, seed)
+        data = chain.record(300, seed)
         values, contributions, margins = (
             estimate_once(data),
             jackknife_contributions(data),

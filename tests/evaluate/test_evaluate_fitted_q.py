@@ -17,7 +17,7 @@ from hindcast.evaluate.target_policy import TargetPolicy
 
 
 def test_values_equal_linear_solution(tmp_path: Path) -> None:
-    """V = (I - gamma·P)⁻¹·r of the target, for each state in each of the eight steps."""
+    """The exact values are V = (I - gamma·P)⁻¹·r of the target, for each state in each of the eight steps."""
     mdp = Tabular(3)
     chain, policy = mdp.chain, mdp.policy()
     size, steps = chain.states, chain.steps
@@ -25,7 +25,7 @@ def test_values_equal_linear_solution(tmp_path: Path) -> None:
     transitions = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", chances, chain.following))
     rewards = np.tile((chances * chain.reward).sum(-1), steps)
     exact = np.linalg.solve(np.eye(size * steps) - chain.gamma * transitions, rewards)
-    window = load_window(mdp.recorded(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
+    window = load_window(mdp.record(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
     fit = Fit(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
     v = cross_fit(TargetPolicy(policy, explore=True), window, fit, 0, lambda _: None).values.v
     state = window.columns["obs"][window.obs_row].argmax(-1).numpy()
@@ -35,13 +35,13 @@ def test_values_equal_linear_solution(tmp_path: Path) -> None:
 
 
 def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From one, what a batch holds would depend on the weights that it meets."""
+    """With a single seed, the content of a batch would correlate with the initial weights."""
     weight_seeds: list[int] = []
     seed_all = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda seed: weight_seeds.append(seed) or seed_all(seed))
     mdp = Tabular(3)
     policy = mdp.policy()
-    window = load_window(mdp.recorded(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
+    window = load_window(mdp.record(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
     all_episodes, fit = torch.ones(20, dtype=torch.bool), Fit(updates=1)
     model = FittedQ(
         TargetPolicy(policy, explore=True), window, all_episodes, fit, seed=0, check=lambda _: None
@@ -53,9 +53,10 @@ def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: py
 
 
 def test_values_stay_within_bounds_of_rewards(tmp_path: Path) -> None:
-    """Of one step from 1 to 2, which nothing is known of: a linear model that takes it for twice the value diverges.
+    """The example of Tsitsiklis and Van Roy (1996) does not diverge.
 
-    The example is that of Tsitsiklis and Van Roy (1996).
+    All episodes are one step from 1 to 2, and no step starts at 2: a linear model, whose value at 2 is twice that at
+    1, diverges without bounds.
     """
     spaces = (gym.spaces.Box(0, 2, (1,)), gym.spaces.Discrete(2))
     columns = {

@@ -1,4 +1,4 @@
-"""Judging policies by recorded episodes: near the truth, with its reasons, and by one sentence where it cannot."""
+"""Offline evaluation: estimates near the truth, reasons for missing estimates, errors of one sentence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options(mdp: Tabular | Continuous, seed: int = 0, **changes: object) -> Offl
 
 
 def evaluate_recording(mdp: Tabular | Continuous, folder: Path, seed: int, *, logp: bool) -> OfflineReport:
-    data = mdp.recorded(folder, 300, seed, logp=logp)
+    data = mdp.record(folder, 300, seed, logp=logp)
     return evaluate_offline(mdp.policy(), data, "data", options(mdp, seed))
 
 
@@ -67,7 +67,7 @@ def test_estimates_are_near_the_truth(tmp_path: Path, kind: str, logp: bool) -> 
 def test_intervals_contain_truth_as_often_as_stated(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """90 % intervals: in 88 % of 100 recordings or more. What is refused, seldom, is not counted."""
+    """At least 88 % of the 90 % intervals of 100 recordings contain the truth; the few refused ones do not count."""
     seeds, mdp = 100, MDPS[kind](3)
     monkeypatch.setattr(offline, "cross_fit", cross_fit_once_per_seed())
     is_covered: dict[tuple[bool, str], list[bool]] = {}
@@ -90,7 +90,7 @@ def test_intervals_contain_truth_as_often_as_stated(
 
 
 def cross_fit_once_per_seed() -> Any:
-    """`cross_fitted`, which depends on the recorded actions but not on whether their probabilities are known."""
+    """Return a `cross_fit` that fits once per seed: its result does not depend on recorded probabilities."""
     fits: dict[int, CrossFitResult] = {}
 
     def fit_once(target: TargetPolicy, window: WindowData, fit: Fit, seed: int, check: Any) -> CrossFitResult:
@@ -104,7 +104,7 @@ def cross_fit_once_per_seed() -> Any:
 def test_report_is_deterministic(tmp_path: Path) -> None:
     fit, clone = replace(FIT, updates=20), replace(CLONE, updates=20)
     mdp = Tabular(1)
-    data = mdp.recorded(tmp_path, 30, 0, logp=False)
+    data = mdp.record(tmp_path, 30, 0, logp=False)
     reports = [
         evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=fit, clone=clone)).to_json()
         for _ in range(2)
@@ -116,7 +116,7 @@ def test_ratios_are_one_when_policy_is_behaviour(tmp_path: Path) -> None:
     mdp = Tabular(5)
     mdp.chain.target = mdp.chain.behaviour
     report = evaluate_offline(
-        mdp.policy(), mdp.recorded(tmp_path, 50, 0, logp=True), "data", options(mdp, fit=None)
+        mdp.policy(), mdp.record(tmp_path, 50, 0, logp=True), "data", options(mdp, fit=None)
     )
     assert report.effective_episodes == pytest.approx(50, rel=1e-5)
     for name in RATIO_ESTIMATES:
@@ -128,7 +128,7 @@ def test_ratios_are_one_when_policy_is_behaviour(tmp_path: Path) -> None:
 def test_too_few_episodes_does_not_blame_policy(tmp_path: Path) -> None:
     mdp = Tabular(5)
     mdp.chain.target = mdp.chain.behaviour
-    data = mdp.recorded(tmp_path, 6, 0, logp=True)
+    data = mdp.record(tmp_path, 6, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
     assert report.refused["is"] == "too few episodes: 6 episodes are worth 6 (10 needed)"
 
@@ -137,7 +137,7 @@ def test_no_overlap_refuses_ratios_and_keeps_model(tmp_path: Path) -> None:
     mdp = Tabular(5)
     mdp.chain.behaviour = np.full(4, 0.02)
     mdp.chain.target = np.full(4, 0.98)
-    data = mdp.recorded(tmp_path, 100, 0, logp=True)
+    data = mdp.record(tmp_path, 100, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, fit=replace(FIT, updates=20)))
     assert set(report.estimates) == {"dm"}
     assert set(report.refused) == {*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES}
@@ -149,7 +149,7 @@ def test_no_overlap_refuses_ratios_and_keeps_model(tmp_path: Path) -> None:
 
 def test_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:
     mdp = Continuous(1)
-    data = mdp.recorded(tmp_path, 40, 0, logp=True)
+    data = mdp.record(tmp_path, 40, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
     assert report.estimates == {}
     assert (
@@ -164,7 +164,7 @@ def test_greedy_discrete_policy_counts_episodes_of_its_own_actions(
 ) -> None:
     mdp = Tabular(5)
     mdp.chain.behaviour, mdp.chain.target = np.full(4, 0.9), np.full(4, 0.8)
-    data = mdp.recorded(tmp_path, 200, 0, logp=True)
+    data = mdp.record(tmp_path, 200, 0, logp=True)
     report = evaluate_offline(mdp.policy(), data, "data", options(mdp, explore=False, fit=None))
     num_matching = sum(
         (data.read(unit).columns["actions"].reshape(-1, 8) == 1).all(1).sum() for unit in data.units
@@ -186,10 +186,10 @@ def test_invalid_log_probability_is_refused_with_location(tmp_path: Path) -> Non
 def test_single_episode_is_refused(tmp_path: Path) -> None:
     mdp = Tabular(0)
     with pytest.raises(DataError, match=r"^lake contains one episode: estimates need at least two"):
-        evaluate_offline(mdp.policy(), mdp.recorded(tmp_path, 1, 0, logp=True), "lake", options(mdp))
+        evaluate_offline(mdp.policy(), mdp.record(tmp_path, 1, 0, logp=True), "lake", options(mdp))
 
 
 def test_data_with_other_spaces_are_refused(tmp_path: Path) -> None:
     policy = linear_policy((Tabular(0).spaces[0], Continuous.spaces[1]), np.zeros((2, 32)))
     with pytest.raises(DataError, match="action"):
-        evaluate_offline(policy, Tabular(0).recorded(tmp_path, 4, 0, logp=True), "lake")
+        evaluate_offline(policy, Tabular(0).record(tmp_path, 4, 0, logp=True), "lake")

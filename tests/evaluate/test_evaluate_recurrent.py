@@ -1,4 +1,4 @@
-"""A policy with a memory is judged by what it remembers of each recorded episode."""
+"""Offline evaluation of recurrent policies, which carry their state through each recorded episode."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from support import WALK, make_policy, record, recording
 
 SPACES = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
 GAMMA, BEHAVIOUR_CHANCE, TARGET_CHANCE = 0.9, 0.6, 0.8
-"""Discount, and how often behaviour and target name the cue."""
+"""Discount, and the probabilities that behaviour and target name the cue."""
 
 
 class CueModule(RLModule):
-    """Names the cue of the first observation, 0 or 1 as -1 or 1, with the probability `WANTED`; later ones are 0."""
+    """Names the cue of the first observation (-1 or 1) with `TARGET_CHANCE`; later observations are 0."""
 
     def setup(self) -> None:
         self.sure = nn.Parameter(torch.tensor(math.log(TARGET_CHANCE / (1 - TARGET_CHANCE)) / 2))
@@ -56,7 +56,7 @@ def cue_policy() -> Policy:
 
 
 def record_cues(folder: Path, episodes: int, *, logp: bool = True) -> Dataset:
-    """Episodes of 1 to 5 steps; each step that names the cue earns 1."""
+    """Write episodes of 1 to 5 steps; each step that names the cue earns 1."""
     rng = np.random.default_rng(0)
     length = rng.integers(1, 6, episodes)
     cue, t = rng.integers(0, 2, episodes), np.concatenate([np.arange(steps + 1) for steps in length])
@@ -107,7 +107,7 @@ def test_estimates_are_near_truth_and_verdict_is_right(tmp_path: Path) -> None:
 
 
 def test_ratios_use_the_recurrent_state(tmp_path: Path) -> None:
-    """Each step's is known, whatever the order of the episodes and their lengths."""
+    """The ratio of each step is known, for any order of episodes and lengths."""
     data = record_cues(tmp_path, 200)
     block = Block.concat([data.read(unit) for unit in data.units])
     is_named = block.columns["rewards"].astype(bool)

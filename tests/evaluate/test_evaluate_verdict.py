@@ -1,4 +1,4 @@
-"""A verdict is wrong no more often than it says, and names why nothing can be said."""
+"""Verdicts are wrong no more often than they state, and give a reason if there is no verdict."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hindcast.evaluate.verdict import Verdict, no_verdict, verdict_from_model, v
 
 @pytest.mark.parametrize("estimate", ["wdr", "pdwis"])
 def test_verdict_is_wrong_no_more_often_than_stated(estimate: str) -> None:
-    """200 recordings of random MDPs; in half of them it does not matter what is done."""
+    """In half of the 200 random MDPs, actions do not matter."""
     num_wrong = num_right = 0
     for seed in range(200):
         chain = Chain(seed, actions_matter=seed % 2 == 0)
-        data = chain.recorded(200, seed)
+        data = chain.record(200, seed)
         values = estimates(data, resamples(200, 200, seed))
         effective = effective_episodes(data.weights[data.last_step])
         verdict = verdict_from_resamples(

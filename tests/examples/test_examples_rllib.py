@@ -1,4 +1,4 @@
-"""Every code block of RLlib's pages, one after the other, as their reader would run them."""
+"""Runs every code block of RLlib's pages, one after the other, as a reader would."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CARTPOLE = EnvironmentSpec(id="CartPole-v1")
 FILES = [ROOT / block.place for block in blocks(ROOT) if block.place is not None]
 EPISODES = repeats(50, soak=500)
 RETURN = repeats(200, soak=400)
-"""Of the expert and its clone, which train until 250 by an evaluation, and 450 in a soak."""
+"""Minimum return of the expert and its clone, which train until an evaluation reaches 250, or 450 in a soak."""
 SHARED = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 class Pages:
-    """A process that runs the blocks in the order of the pages, each when its outcome is first asked for.
+    """A process that runs the blocks in the order of the pages, each when its outcome is first requested.
 
     Attributes:
         folder: where they run, with `ray_results` of the expert's and the clone's.
@@ -48,7 +48,7 @@ class Pages:
         self._lines = folder / "outcomes.jsonl"
 
     def outcome(self, file: Path) -> str | None:
-        """None, or the traceback of a block that has failed."""
+        """Return the traceback of a block, or None if it succeeded."""
         index = FILES.index(file)
         while len(outcomes := self._outcomes()) <= index:
             print(FILES[len(outcomes)], file=self._process.stdin, flush=True)
@@ -92,7 +92,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterato
 
 @pytest.fixture(scope="module")
 def folder(pages: Pages) -> Path:
-    """Where all of them have run."""
+    """Return the folder after all blocks have run."""
     pages.outcome(FILES[-1])
     return pages.folder
 
@@ -128,7 +128,7 @@ def test_examples_train_record_and_clone_expert(folder: Path) -> None:
 @pytest.mark.docs
 @pytest.mark.ray
 def test_table_recipe_keeps_every_timestep(folder: Path) -> None:
-    """As the page prints it, it loses each episode's last one, and mixes episodes where Ray mixes pieces of files."""
+    """RLlib's own recipe loses each episode's last timestep, and mixes episodes if Ray mixes blocks of files."""
     table, episodes = (
         read_all(folder / name) for name in ("tmp/docs_rllib_offline_recording_tabular", "test_converting")
     )
@@ -138,7 +138,7 @@ def test_table_recipe_keeps_every_timestep(folder: Path) -> None:
 
 
 def checkpoint(folder: Path, experiment: str) -> Path:
-    """The last one of an experiment of Tune's."""
+    """Return the last checkpoint of a Tune experiment."""
     return max((folder / "ray_results" / experiment).glob("*/checkpoint_*"))
 
 

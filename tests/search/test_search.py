@@ -1,4 +1,4 @@
-"""Searches by held-out episodes: what is tried, compared, chosen, confirmed and taken."""
+"""Searches on held-out episodes: trials, comparison, choice, confirmation and the winner's copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATES = {"config.lr": [1e-3, 1e-2]}
 
 @pytest.fixture(autouse=True)
 def nothing_is_played(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """No environment may be made."""
+    """Fail if an environment is created."""
     make = Mock(side_effect=AssertionError("nothing is to be played"))
     monkeypatch.setattr(gym, "make", make)
     monkeypatch.setattr(environments, "make_environment", make)
@@ -37,12 +37,12 @@ def nothing_is_played(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 @pytest.fixture
 def folder(walks: Path, tmp_path: Path) -> Path:
-    """Where a search may go, once `walks` are recorded."""
+    """Return a folder for a search, after `walks` were recorded."""
     return tmp_path / "search"
 
 
 def make_training(data: object, offline: dict[str, Any] | None = None, **fields: Any) -> OfflineTraining:
-    """Three updates on `Walk`, evaluated at the end."""
+    """Return a training of three updates on `Walk`, evaluated at the end."""
     evaluation = {"heldOut": 0.4, "estimates": ["wis"], "explore": True} if offline is None else offline
     fields = {"stop": {"updates": 3}, "evaluation": {"offline": evaluation}, **fields}
     return training("runs", data, config={"trainBatchSizePerLearner": 32}, **fields)
@@ -107,8 +107,8 @@ def test_interrupted_search_resumes_and_repeats_nothing(
     monkeypatch.setattr(TrainingRun, "_train", train_and_interrupt)
     with pytest.raises(Interrupted):
         search(make_training(walks), RATES, output=folder / "parts", confirm=0)
-    resumed = search(make_training(walks), RATES, output=folder / "parts", confirm=0)
-    repeated = search(make_training(walks), RATES, output=folder / "parts", confirm=0)
+    second_result = search(make_training(walks), RATES, output=folder / "parts", confirm=0)
+    third_result = search(make_training(walks), RATES, output=folder / "parts", confirm=0)
     assert trained_names == [
         "OfflineTraining/trial-001-seed-0",
         "interrupted",
@@ -116,19 +116,19 @@ def test_interrupted_search_resumes_and_repeats_nothing(
     ]
     figures = [
         [run.figure for trial in result.trials for run in trial.runs]
-        for result in (expected, resumed, repeated)
+        for result in (expected, second_result, third_result)
     ]
     assert figures[0] == figures[1] == figures[2]
 
 
 def test_search_can_be_extended_but_not_replaced_in_its_folder(walks: Path, folder: Path) -> None:
     first = search(make_training(walks), {"config.lr": [1e-3]}, output=folder, confirm=0)
-    extended = search(make_training(walks), {"config.lr": [1e-3]}, output=folder, confirm=0, seeds=2)
-    assert extended.trials[0].runs[0] == first.trials[0].runs[0]
-    longer = search(
+    more_seeds = search(make_training(walks), {"config.lr": [1e-3]}, output=folder, confirm=0, seeds=2)
+    assert more_seeds.trials[0].runs[0] == first.trials[0].runs[0]
+    more_updates = search(
         make_training(walks, stop={"updates": 5}), {"config.lr": [1e-3]}, output=folder, confirm=0
     )
-    assert (first.run.updates, longer.run.updates) == (3, 5)
+    assert (first.run.updates, more_updates.run.updates) == (3, 5)
     for changes in (
         {"over": {"config.lr": [1e-2]}},
         {"by": "pdis"},

@@ -1,4 +1,4 @@
-"""What a search tries, and what is wrong with one before anything is trained."""
+"""The settings that a search tries, and errors that are found before anything is trained."""
 
 from __future__ import annotations
 
@@ -223,15 +223,20 @@ def test_search_requires_exactly_one_training(tmp_path: Path) -> None:
         search(recorder, {"config.lr": [0.1]})
 
 
-def trial(number: int, *figures: float | None) -> Trial:
+def make_trial(number: int, *figures: float | None) -> Trial:
     return Trial(
         number, {"a": number}, tuple(Run(seed, "there", figure) for seed, figure in enumerate(figures))
     )
 
 
 def test_best_mean_wins_and_trial_without_value_never_does() -> None:
-    trials = [trial(1, 9.0, None), trial(2, 1.0, 5.0), trial(3, 4.0, 2.0), trial(4, 2.0, 2.0)]
-    assert [ranked.number for ranked in best_first(trials, "dr")] == [2, 3, 4, 1]
-    assert [ranked.number for ranked in best_first(trials, "validationLoss")] == [4, 2, 3, 1]
+    trials = [
+        make_trial(1, 9.0, None),
+        make_trial(2, 1.0, 5.0),
+        make_trial(3, 4.0, 2.0),
+        make_trial(4, 2.0, 2.0),
+    ]
+    assert [trial.number for trial in best_first(trials, "dr")] == [2, 3, 4, 1]
+    assert [trial.number for trial in best_first(trials, "validationLoss")] == [4, 2, 3, 1]
     assert best_run(trials[1], "dr").seed == 1
     assert best_run(trials[1], "validationLoss").seed == 0

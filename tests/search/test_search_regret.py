@@ -1,4 +1,4 @@
-"""What a search chooses is what an environment would have chosen, which is asked only afterwards."""
+"""A search chooses what an environment would have chosen; the environment is used only to check that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPEC = EnvironmentSpec.model_validate(WALK)
 
 
 def play_trial(trial: Trial) -> float:
-    """True mean return of a trial's first run."""
+    """Return the true mean return of a trial's first run."""
     policy = Policy.load(str(trial.runs[0].checkpoint))
     return float(
         evaluate_policy(policy, SPEC, duration=200, seed=7, explore=True).summary()["episode_return_mean"]
@@ -27,9 +27,9 @@ def play_trial(trial: Trial) -> float:
 
 @pytest.mark.slow
 def test_winner_is_near_best_in_hindsight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Walk` pays the number of the action, 0 to 2, and was played at random: a clone earns half of the most.
+    """The regret is at most a tenth of the difference between the best trial and the worst.
 
-    The regret is at most a tenth of the difference between the best trial and the worst.
+    `Walk` pays the number of the action, 0 to 2, and was played at random: a clone earns half of the maximum.
     """
     record(recording(tmp_path / "data", duration={"episodes": 400}))
     resource = training(

@@ -103,6 +103,7 @@ class ReadFlags:
 
     def reading(self, paths: Sequence[str]) -> "Reading":
         """Return a reading of the paths with these options."""
+        # Imported here: --help shows these options too, and must not wait for pyarrow.
         from hindcast.api.filter_term import parse_filter
         from hindcast.api.input import PrepareSpec
         from hindcast.datasets.prepare.reading import Reading

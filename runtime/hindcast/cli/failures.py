@@ -52,6 +52,7 @@ def report_failure(error: BaseException, command: str, screen: Screen) -> int:
         traceback.print_exception(error, file=sys.stderr)
     for line in message.splitlines():
         text, style = (line, None) if exit_code == EXIT_INTERRUPTED else (f"error: {line}", "red")
+        # Without markup and wrapping: a message may contain brackets, and paths are copied.
         screen.err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
     if screen.flags.json:
         screen.json_line({"error": failure_document(error, message, exit_code)})

@@ -76,7 +76,7 @@ class EnvEvaluator:
         callbacks: "package.module:Class" of the user's callbacks.
 
     Attributes:
-        open_ended: the duration is "auto".
+        is_open_ended: whether the duration is "auto".
     """
 
     def __init__(

@@ -52,7 +52,7 @@ def jackknife_interval(
         value: the estimate.
         contributions: `[N]` the estimate minus the same without each episode.
         level: confidence level.
-        beyond: width to add on each side.
+        margin: width to add on each side.
 
     Returns:
         The interval; None if the estimate rests on one episode.

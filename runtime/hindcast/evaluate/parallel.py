@@ -81,6 +81,7 @@ class EvaluationWorkers:
 def _merge_reports(
     futures: list[Future[ReportOrError]], timeout: float | None, is_open_ended: bool
 ) -> EnvReport:
+    # A range that has started cannot be cancelled. The first one always counts, so that no report is empty.
     live_futures = [
         future for number, future in enumerate(futures) if not (is_open_ended and number and future.cancel())
     ]

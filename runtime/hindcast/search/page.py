@@ -90,6 +90,7 @@ def _draw_trial(axes: Axes, position: int, trial: Trial, colour: str) -> None:
     """Draw a point with its interval for each run, and a bar for the mean of several runs."""
     runs = [(run.figure, run.interval) for run in trial.runs if run.figure is not None]
     for number, (figure, interval) in enumerate(runs):
+        # Runs stand side by side within the trial's slot, so that their intervals do not overlap.
         x = position + 0.5 * ((number + 0.5) / len(runs) - 0.5)
         axes.plot([x, x], list(interval or (figure, figure)), color=colour, linewidth=1.2, alpha=0.6)
         axes.plot([x], [figure], color=colour, marker="o", markersize=4)

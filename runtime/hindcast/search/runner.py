@@ -121,6 +121,7 @@ class _SearchRunner:
         runs: dict[int, tuple[Run, ...]] = {}
         for (trial, seed), training in trainings.items():
             runs[trial] = (*runs.get(trial, ()), self._run(trial, seed, training))
+            # Written after each run, so that the file shows a search that is still running.
             self._write({"trials": [trial_json(started_trial) for started_trial in self._trials(runs)]})
         ranked_trials = best_first(self._trials(runs), self._plan.by)
         winning_training, winner_confirmation = None, None
@@ -168,6 +169,7 @@ class _SearchRunner:
             raise
         except UserError as error:
             name = planning.title(trial, self._plan.settings[trial - 1])
+            # On the command line, --confirm sets this field.
             message = str(error).replace(_SET_ASIDE, f"{_SET_ASIDE} (--confirm)", 1)
             raise type(error)(f"{name}: {message}") from error
 

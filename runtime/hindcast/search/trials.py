@@ -67,6 +67,7 @@ class SearchPlan:
                     trainings[trial, seed] = _make_training(self.base, setting, name, seed, folder)
             except SpecError as error:
                 for line in str(error).splitlines():
+                    # A problem that several trials share is reported once, for the first of them.
                     problems.setdefault(line, f"{title(trial, setting)}: {line}")
         if problems:
             raise SpecError("\n".join(problems.values()))

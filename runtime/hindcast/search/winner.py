@@ -67,6 +67,7 @@ def retrain(
     assert search.training is not None
     training = with_evaluation(search.training, None)
     checkpoint = training.spec.checkpoint.model_copy(update={"path": str(folder)})
+    # No episodes are left to stop by, so the number of updates is that of the chosen checkpoint.
     spec = training.spec.model_copy(update={"stop": StopSpec(updates=run.updates), "checkpoint": checkpoint})
     metadata = training.metadata.model_copy(update={"name": name})
     resource = training.model_copy(update={"spec": spec, "metadata": metadata})

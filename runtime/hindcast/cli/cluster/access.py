@@ -72,6 +72,7 @@ class Cluster:
     def pods(self, selector: str) -> list[Raw]:
         """Read the pods with these labels, sorted by name. Raises ClusterError."""
         with self._reading("pods"):
+            # Unparsed: the client's models rename fields (nodeName -> node_name).
             response = self._core.list_namespaced_pod(
                 self.namespace,
                 label_selector=selector,

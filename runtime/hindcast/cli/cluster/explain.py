@@ -248,6 +248,7 @@ def _pod(raw: Raw, facts: PodFacts, image: str, resolved: Raw, now: datetime) ->
     statuses = (raw.get("status") or {}).get("containerStatuses") or ()
     return PodRow(
         name=facts.name,
+        # Kubernetes keeps the phase of a pod that is being deleted.
         phase="Terminating" if facts.deleting else facts.phase,
         ready=facts.ready and not facts.deleting,
         node=(raw.get("spec") or {}).get("nodeName"),

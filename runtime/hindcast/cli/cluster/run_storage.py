@@ -80,6 +80,7 @@ def volume_of(resource: Resource, path: str) -> str:
         for volume in resource.spec.cluster.volumes
         if local.startswith(f"{volume.mount_path.rstrip('/')}/")
     ]
+    # As in a pod, the innermost mount counts.
     volume = max(volumes, key=lambda entry: len(entry.mount_path), default=None)
     claim = volume.persistent_volume_claim if volume is not None else None
     if volume is None or claim is None:

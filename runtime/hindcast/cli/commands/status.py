@@ -53,7 +53,7 @@ def _read_explanation(cluster: "Cluster", target: "ClusterResource", screen: Scr
     document = cluster.resource(target)
     try:
         pods = cluster.pods(selector(target.kind, target.name))
-    except Forbidden as error:
+    except Forbidden as error:  # a user may be allowed to read resources but not pods
         screen.note(f"pods cannot be shown: {error}")
         pods = []
     return explain(document, pods, datetime.now(UTC))
@@ -118,6 +118,7 @@ def _show_live(cluster: "Cluster", target: "ClusterResource", screen: Screen) ->
     from hindcast.cli.cluster.next_step import next_steps
     from hindcast.cli.cluster.status_view import screen as render_screen
 
+    # By default rich cuts what is higher than the terminal.
     with Live(console=screen.out, auto_refresh=False, vertical_overflow="visible") as live:
         for explanation in _poll_explanations(cluster, target, screen):
             live.update(render_screen(explanation, next_steps(explanation, cluster.context)), refresh=True)
