@@ -28,7 +28,7 @@ def test_export_of_cluster_training_uses_best_checkpoint(
 ) -> None:
     policy = make_policy(WALK)
     policy.save(tmp_path / "best")
-    cluster.add(training(running(checkpoint={"path": "/gone", "best": str(tmp_path / "best")})))
+    cluster.add(training(running(checkpoint={"path": "/gone", "bestPath": str(tmp_path / "best")})))
     result = hindcast("export", "training/clone", str(tmp_path / "out"), "--format", "safetensors")
     assert result.code == 0, result.err
     assert Policy.load(tmp_path / "out").digest == policy.digest

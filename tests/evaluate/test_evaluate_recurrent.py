@@ -153,7 +153,7 @@ def test_greedy_recurrent_policy_counts_episodes_of_its_own_actions(tmp_path: Pa
 @pytest.mark.parametrize("kind", ["lstm", "DecisionTransformer"])
 def test_ratios_are_one_when_policy_recorded_the_data(tmp_path: Path, kind: str) -> None:
     """A decision transformer also sees rewards and its own actions."""
-    policy = make_policy(WALK, recurrent="lstm", cellSize=8)
+    policy = make_policy(WALK, recurrent="LSTM", cellSize=8)
     if kind != "lstm":
         config = {"contextLength": 4, "embedSize": 8, "targetReturn": 9.0}
         preprocessing = policy.preprocessing

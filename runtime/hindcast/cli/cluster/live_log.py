@@ -54,7 +54,7 @@ def live_log(
             (
                 candidate
                 for candidate in runs_of(cluster.resource(target))
-                if candidate["child"] == run["child"]
+                if candidate["rayJobName"] == run["rayJobName"]
             ),
             {**run, "outcome": "gone"},
         )

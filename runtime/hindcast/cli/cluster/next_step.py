@@ -94,7 +94,7 @@ class _Steps:
 
     def _results(self) -> Iterator[NextStep]:
         explanation = self._explanation
-        checkpoint = explanation.checkpoint.get("best") or explanation.checkpoint.get("path")
+        checkpoint = explanation.checkpoint.get("bestPath") or explanation.checkpoint.get("path")
         if checkpoint:
             yield NextStep("Evaluate the policy", shlex.join(["hindcast", "evaluate", str(checkpoint)]))
         elif explanation.output.get("path"):

@@ -133,7 +133,7 @@ def stored_policy(document: Raw, target: ClusterResource) -> str:
 
     status = document.get("status") or {}
     checkpoint = status.get("checkpoint") or {}
-    path = checkpoint.get("best") or checkpoint.get("path") or (status.get("output") or {}).get("path")
+    path = checkpoint.get("bestPath") or checkpoint.get("path") or (status.get("output") or {}).get("path")
     if path is None:
         raise UserError(
             f"{target} has no policy yet: its state is {status.get('state') or 'Unseen'}. "

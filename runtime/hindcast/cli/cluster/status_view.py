@@ -114,10 +114,10 @@ def _progress(explanation: Explanation) -> RenderableType | None:
         parts.append(formatting.as_percentage(progress["percentage"] / 100))
     if progress.get("summary"):
         parts.append(progress["summary"])
-    if "etaSeconds" in progress and not explanation.is_finished:
-        parts.append(f"about {formatting.duration(progress['etaSeconds'])} left")
+    if "estimatedRemainingSeconds" in progress and not explanation.is_finished:
+        parts.append(f"about {formatting.duration(progress['estimatedRemainingSeconds'])} left")
     text = Text("  ".join(parts))
-    update_time = parse_optional_time(progress.get("lastUpdated"))
+    update_time = parse_optional_time(progress.get("lastReportTime"))
     if update_time is not None and explanation.state in ("Running", "Suspending"):
         is_silent = (explanation.now - update_time).total_seconds() > SILENT_SECONDS
         text.append(
@@ -146,14 +146,14 @@ def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
     details = []
     if "iteration" in checkpoint:
         details.append(f"iteration {formatting.integer(checkpoint['iteration'])}")
-    save_time = parse_optional_time(checkpoint.get("saved"))
+    save_time = parse_optional_time(checkpoint.get("saveTime"))
     if save_time is not None:
         details.append(f"{age(save_time, now)} old")
     text = Text(str(checkpoint["path"]))
     if details:
         text.append(f" ({', '.join(details)})")
-    if checkpoint.get("best"):
-        text.append(f"\nbest: {checkpoint['best']}")
+    if checkpoint.get("bestPath"):
+        text.append(f"\nbest: {checkpoint['bestPath']}")
         for name, what in _SCORES.items():
             if name in checkpoint:
                 text.append(f" ({what} {formatting.significant(checkpoint[name])})")
@@ -244,7 +244,7 @@ def _runs(explanation: Explanation) -> RenderableType:
         table.add_column(title, no_wrap=True)
     table.add_column("why", overflow="fold")
     for run in explanation.runs[:MAX_RUNS]:
-        start, end = parse_optional_time(run.get("started")), parse_optional_time(run.get("finished"))
+        start, end = parse_optional_time(run.get("startTime")), parse_optional_time(run.get("endTime"))
         outcome = run.get("outcome")
         table.add_row(
             f"r{run['revision']}-{run['attempt']}",

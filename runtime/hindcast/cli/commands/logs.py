@@ -66,7 +66,7 @@ def _read_resource_log(
     if run.get("outcome") is None and not follow:
         message = document["status"].get("message") or "its pods do not exist yet"
         raise UserError(f"attempt {run['attempt']} of {target} has no log yet: {message}")
-    return [stored_log(_resource_at_attempt(document, run), str(run["child"]))]
+    return [stored_log(_resource_at_attempt(document, run), str(run["rayJobName"]))]
 
 
 def _choose_attempt(

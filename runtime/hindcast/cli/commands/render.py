@@ -11,7 +11,7 @@ from hindcast.cli.command import command
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from hindcast.api import Loaded
+    from hindcast.api import LoadedResource
     from hindcast_operator.defaults import Defaults
     from hindcast_operator.manifests.build import RenderedAttempt
 
@@ -54,7 +54,7 @@ def render(
     screen.out.file.write("".join(_text(attempt, comments=not screen.flags.quiet) for attempt in attempts))
 
 
-def _refuse(entries: "Iterable[Loaded]", defaults: "Defaults") -> None:
+def _refuse(entries: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
     from hindcast.errors import SpecError
     from hindcast_operator.manifests import effective_resource, refusals
 
