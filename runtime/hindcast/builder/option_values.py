@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from hindcast.api.base import beyond_json
-from hindcast.api.environment import Named
+from hindcast.api.base import find_non_json
+from hindcast.api.environment import NamedCall
 from hindcast.api.sentences import nearest
 from hindcast.builder.expressions import is_expression, parse_comparisons
 from hindcast.builder.model_config import DefaultModelConfig, model_fields, observation_filter
@@ -78,7 +78,7 @@ def copy_value(value: Any) -> Any:
 
 
 def _env_config(value: Any) -> Any:
-    if isinstance(value, Mapping) and (problem := beyond_json(to_plain(value))):
+    if isinstance(value, Mapping) and (problem := find_non_json(to_plain(value))):
         raise SpecError(
             f"env_config contains {problem}, which a resource cannot contain: use it in the function that you pass to "
             "register_env, or pass text from which the environment finds it, such as its import path."
@@ -321,7 +321,7 @@ def _connectors(value: Any) -> list[Any]:
     return [_connector(entry) for entry in _as_list(value)]
 
 
-def named_connectors(value: Any) -> list[Named]:
+def named_connectors(value: Any) -> list[NamedCall]:
     """Return the connectors of `learner_connector`, by name.
 
     Raises:
@@ -330,7 +330,7 @@ def named_connectors(value: Any) -> list[Named]:
     if value is None:
         return []
     return [
-        Named(name=connector) if isinstance(connector, str) else Named(**connector)
+        NamedCall(name=connector) if isinstance(connector, str) else NamedCall(**connector)
         for connector in _connectors(value)
     ]
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import gymnasium as gym
 import torch
 
-from hindcast.api.environment import Named
+from hindcast.api.environment import NamedCall
 from hindcast.api.sentences import nearest
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
@@ -61,7 +61,7 @@ class ConnectorContext:
 
 
 def make_connectors(
-    named: Iterable[Named], objects: Sequence[Any], context: ConnectorContext
+    named: Iterable[NamedCall], objects: Sequence[Any], context: ConnectorContext
 ) -> list[BlockConnector | BatchConnector]:
     """Return the connectors of a resource, in order.
 
@@ -84,7 +84,7 @@ def make_connectors(
 
 
 def make_learner_pipeline(
-    named: Iterable[Named], observation_space: gym.Space | None, action_space: gym.Space | None
+    named: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
 ) -> LearnerConnectorPipeline:
     """Return a resource's connectors as RLlib's pipeline for learners, followed by RLlib's default connectors.
 
@@ -164,7 +164,7 @@ def _check_connector(candidate: Any, name: str) -> Any:
     )
 
 
-def _construct(named: Named, context: ConnectorContext) -> Any:
+def _construct(named: NamedCall, context: ConnectorContext) -> Any:
     factory = _factory(named.name)
     if _is_connector(factory):  # registered from Python as an object
         return copy.deepcopy(factory)

@@ -351,8 +351,8 @@ class OfflineData(Feed):
         preprocessing = self._settings.preprocessing
         if not self._sources and preprocessing is not None and preprocessing.filters:
             raise SpecError(
-                "model.observationFilter is meanStd, which computes its statistics from recorded data, but there are "
-                "no recorded data: set it to none, and scale observations in a wrapper of the environment."
+                "model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are "
+                "no recorded data: leave it out, and scale observations in a wrapper of the environment."
             )
         for source in self._sources:
             source.fit_preprocessing()
