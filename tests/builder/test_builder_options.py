@@ -853,7 +853,7 @@ class TestModelConfig:
     def test_layernorm_of_heads_follows_the_encoder(self) -> None:
         config = bc().rl_module(model_config={"head_fcnet_hiddens": [8], "fcnet_use_layernorm": True})
         assert config.replaced_options == [
-            "model_config: head_fcnet_use_layernorm: heads are normalised where the encoder is"
+            "model_config: head_fcnet_use_layernorm: heads are normalised if the encoder is"
         ]
         config.rl_module(
             model_config=DefaultModelConfig(fcnet_use_layernorm=True, head_fcnet_use_layernorm=True)
@@ -873,7 +873,7 @@ class TestModelConfig:
                 "is 'glorot', which is not an initialiser; expected one of: constant, ",
             ),
             ({"fcnet_kernel_initializer": 3}, "model_config.fcnet_kernel_initializer is 3"),
-            ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder sees all observations"),
+            ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder processes all observations"),
         ],
     )
     def test_mistake_raises_one_sentence(self, given: dict[str, Any], sentence: str) -> None:
