@@ -108,8 +108,8 @@ class InfiniteLookbackBuffer:
                 return self._encode(self._take(position), one_hot_discrete)
             if fill is None:
                 raise self._out_of_range(indices, look)
-            return self._filling(fill, one_hot_discrete)
-        positions = self._several(indices, look, filled=fill is not None)
+            return self._fill_value(fill, one_hot_discrete)
+        positions = self._positions(indices, look, is_filled=fill is not None)
         if isinstance(positions, range) and positions == _inside(positions, total):
             return self._encode_all(self._take(_as_slice(positions)), one_hot_discrete)
         return self._gather(positions, fill, one_hot_discrete)
@@ -146,7 +146,7 @@ class InfiniteLookbackBuffer:
         """
         if isinstance(at_indices, int | np.integer):
             at_indices, new_data = [int(at_indices)], [new_data]
-        positions = list(self._several(at_indices, neg_index_as_lookback, filled=False))
+        positions = list(self._positions(at_indices, neg_index_as_lookback, is_filled=False))
         samples = self._samples(new_data)
         count = batched.batch_length(samples) if self.finalized else len(samples)
         if count != len(positions):
@@ -250,7 +250,7 @@ class InfiniteLookbackBuffer:
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
         """A new buffer: all items plus a number; or these and those of a sequence, or of a buffer."""
         if isinstance(other, Number):
-            return InfiniteLookbackBuffer(self._plus(other), self.lookback, self.space)
+            return InfiniteLookbackBuffer(self._add_number(other), self.lookback, self.space)
         result = InfiniteLookbackBuffer(self.data, self.lookback, self.space)
         if isinstance(other, InfiniteLookbackBuffer):
             result.concat(other)
@@ -281,7 +281,7 @@ class InfiniteLookbackBuffer:
     def _position(self, index: int, look: bool) -> int:
         return self.lookback + index if index >= 0 or look else self.len_incl_lookback() + index
 
-    def _several(self, indices: slice | Sequence[int] | None, look: bool, filled: bool) -> Sequence[int]:
+    def _positions(self, indices: slice | Sequence[int] | None, look: bool, is_filled: bool) -> Sequence[int]:
         """The positions of indices, of a slice a range; of those outside the data only if they are `filled`.
 
         Without that a slice is cut to what there is.
@@ -292,10 +292,10 @@ class InfiniteLookbackBuffer:
         total = self.len_incl_lookback()
         if indices is None or isinstance(indices, slice):
             run = self.positions(indices or slice(None), look)
-            return run if filled else _inside(run, total)
+            return run if is_filled else _inside(run, total)
         positions = [self._position(int(index), look) for index in indices]
         for index, position in zip(indices, positions, strict=True):
-            if not (filled or 0 <= position < total):
+            if not (is_filled or 0 <= position < total):
                 raise self._out_of_range(index, look)
         return positions
 
@@ -307,7 +307,7 @@ class InfiniteLookbackBuffer:
         """The items at the positions, in either mode, and the filling where there are none."""
         total = self.len_incl_lookback()
         missing = [not 0 <= position < total for position in positions]
-        blank = self._filling(fill, one_hot_discrete) if any(missing) else None
+        blank = self._fill_value(fill, one_hot_discrete) if any(missing) else None
         if not self.finalized:
             return [
                 blank if gone else self._encode(self.data[position], one_hot_discrete)
@@ -328,7 +328,7 @@ class InfiniteLookbackBuffer:
             return self._encode(values, one_hot_discrete)
         return [self._encode(value, one_hot_discrete) for value in values]
 
-    def _filling(self, fill: Any, one_hot_discrete: bool) -> Nested:
+    def _fill_value(self, fill: Any, one_hot_discrete: bool) -> Nested:
         if self.space is not None:
             return fill_sample(self._encode(empty_batch(self.space), one_hot_discrete), fill)
         return fill_sample(self.data, fill, widen=True) if self.finalized else fill
@@ -348,7 +348,7 @@ class InfiniteLookbackBuffer:
         items = list(items)
         return batched.stack(items) if items else batched.take(self.data, slice(0, 0))
 
-    def _plus(self, number: Any) -> Any:
+    def _add_number(self, number: Any) -> Any:
         if self.finalized:
             return nested.map_leaves(lambda leaf: leaf + number, self.data)
         return [nested.map_leaves(lambda leaf: leaf + number, item) for item in self.data]

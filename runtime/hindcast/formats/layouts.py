@@ -51,7 +51,7 @@ WRITTEN_FORMATS: Final = {
 DEFAULT_LAYOUT: Final = ARROW_EPISODES
 
 
-def make_encoder(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> RowEncoder:
+def make_encoder(layout: str, spec: DataSpec, packed_columns: Sequence[str] = ()) -> RowEncoder:
     """What writes data of a spec in a layout.
 
     Args:
@@ -61,8 +61,8 @@ def make_encoder(layout: str, spec: DataSpec, packed: Sequence[str] = ()) -> Row
     Raises:
         DataError: the layout cannot hold such data.
     """
-    if packed and layout == SAMPLE_BATCH_LAYOUT:
-        return SampleBatchEncoder(spec, packed)
+    if packed_columns and layout == SAMPLE_BATCH_LAYOUT:
+        return SampleBatchEncoder(spec, packed_columns)
     return _ENCODERS[layout](spec)
 
 

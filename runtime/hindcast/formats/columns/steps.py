@@ -69,16 +69,16 @@ class StepLayout:
             )
         self._spec, self._layout = spec, layout
         outputs = [name for name in roots if name not in _OWN]
-        obs = self._of(Columns.OBS)
+        obs = self._column_leaves(Columns.OBS)
         self.leaves: dict[str, Leaf] = {
             Columns.T: _T,
             **obs,
-            **self._of(Columns.ACTIONS),
-            **self._of(Columns.REWARDS),
+            **self._column_leaves(Columns.ACTIONS),
+            **self._column_leaves(Columns.REWARDS),
             **{next_leaf(name): leaf for name, leaf in obs.items()},
             Columns.TERMINATEDS: _FLAG,
             Columns.TRUNCATEDS: _FLAG,
-            **{name: leaf for output in outputs for name, leaf in self._of(output).items()},
+            **{name: leaf for output in outputs for name, leaf in self._column_leaves(output).items()},
         }
 
     def arrays(self, block: Block) -> dict[str, NDArray[Any]]:
@@ -88,21 +88,21 @@ class StepLayout:
             DataError: a column that the spec does not have, lacks, or has with another dtype or shape; an
                 episode without timesteps, whose observation would be lost.
         """
-        self._check(block)
+        self._check_block(block)
         own: dict[str, NDArray[Any]] = {
             Columns.T: block.t,
             Columns.TERMINATEDS: block.step_flags(block.terminated),
             Columns.TRUNCATEDS: block.step_flags(block.truncated),
         }
-        for name in self._of(Columns.OBS):
+        for name in self._column_leaves(Columns.OBS):
             own[name] = block.columns[name][block.obs_row]
             own[next_leaf(name)] = block.columns[name][block.obs_row + 1]
         return {name: own[name] if name in own else block.columns[name] for name in self.leaves}
 
-    def _of(self, column: str) -> dict[str, Leaf]:
+    def _column_leaves(self, column: str) -> dict[str, Leaf]:
         return {name: self._spec.leaves[name] for name in leaves_of(column, self._spec.leaves)}
 
-    def _check(self, block: Block) -> None:
+    def _check_block(self, block: Block) -> None:
         self._spec.check_names(block)
         if (block.length == 0).any():
             eps_id = block.eps_id[int(np.argmin(block.length))]

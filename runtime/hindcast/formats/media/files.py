@@ -39,7 +39,7 @@ class MappedFiles(Format):
     """
 
     suffixes: tuple[str, ...]
-    allowed: tuple[str, ...] = ("batch_size",)
+    allowed_options: tuple[str, ...] = ("batch_size",)
     by_folder = True
 
     @abstractmethod
@@ -72,7 +72,7 @@ class MappedFiles(Format):
             DataError: options that the format does not have.
             SpecError: no class is named that makes episodes of the files.
         """
-        given = self._given(options)
+        given = self._format_options(options)
         check_mapper(options, self.name)
         if not location.is_folder():
             return [Piece(location, location.info().size or 0)]
@@ -93,12 +93,12 @@ class MappedFiles(Format):
         """
         location = piece.location
         files = [location] if piece.extent is None else [location.child(name) for name in piece.extent]
-        rows = self.rows(files, self._given(options))
+        rows = self.rows(files, self._format_options(options))
         if len(next(iter(rows.values()))):
             yield from map_to_episodes(rows, options, str(location))
 
-    def _given(self, options: ReadOptions) -> Given:
-        given = check_options(self.name, options.options, self.allowed)
+    def _format_options(self, options: ReadOptions) -> Given:
+        given = check_options(self.name, options.options, self.allowed_options)
         size = given.get("batch_size", 1)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise DataError(f"readOptions.batch_size is {size!r}: expected a number of files, at least 1")
@@ -129,7 +129,7 @@ class Images(MappedFiles):
 
     name = "Images"
     suffixes = _IMAGES
-    allowed = ("size", "mode", "batch_size")
+    allowed_options = ("size", "mode", "batch_size")
 
     def check(self, given: Given) -> None:
         """Height and width, and the colours (Pillow's mode), that images are brought to."""
@@ -154,7 +154,7 @@ class Text(MappedFiles):
 
     name = "Text"
     suffixes = (".txt", ".text", ".log", ".md")
-    allowed = ("encoding", "drop_empty_lines")
+    allowed_options = ("encoding", "drop_empty_lines")
     by_folder = False
 
     def check(self, given: Given) -> None:

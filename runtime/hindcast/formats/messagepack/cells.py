@@ -116,18 +116,18 @@ class CellReader:
         self._unpacker.feed(cell)
         self._base = self._unpacker.tell()
         try:
-            values, buffers = self._map()
+            values, buffers = self._read_state_map()
         except msgpack.OutOfData as error:
             raise RefusedValueError(f"{len(cell)} bytes, which end within the episode") from error
-        if self._at != len(cell):
-            raise RefusedValueError(f"{len(cell) - self._at} bytes more than the episode")
+        if self._position != len(cell):
+            raise RefusedValueError(f"{len(cell) - self._position} bytes more than the episode")
         return _state(values, buffers)
 
     @property
-    def _at(self) -> int:
+    def _position(self) -> int:
         return self._unpacker.tell() - self._base
 
-    def _map(self) -> tuple[dict[str, Any], dict[str, Buffer]]:
+    def _read_state_map(self) -> tuple[dict[str, Any], dict[str, Buffer]]:
         unpack = self._unpacker.unpack
         values: dict[str, Any] = {}
         buffers: dict[str, Buffer] = {}
@@ -135,31 +135,31 @@ class CellReader:
             key = unpack()
             if key in BUFFERS:
                 values[key] = None
-                self._take(BUFFERS[key], buffers)
+                self._read_buffer(BUFFERS[key], buffers)
             elif key == "extra_model_outputs":
-                self._take_outputs(buffers)
+                self._read_outputs(buffers)
             elif key in _SPACES:
-                start = self._at
+                start = self._position
                 self._unpacker.skip()
-                values[key] = bytes(self._cell[start : self._at])
+                values[key] = bytes(self._cell[start : self._position])
             else:
                 values[key] = unpack()
         return values, buffers
 
-    def _take_outputs(self, buffers: dict[str, Buffer]) -> None:
-        if self._cell[self._at] == 0xC0:  # nil: there are none
+    def _read_outputs(self, buffers: dict[str, Buffer]) -> None:
+        if self._cell[self._position] == 0xC0:  # nil: there are none
             self._unpacker.skip()
             return
         for _ in range(self._unpacker.read_map_header()):
             name = self._unpacker.unpack()
             if not isinstance(name, str) or name in BUFFERS.values():
                 raise RefusedValueError(f"an extra model output named {name!r}")
-            if self._cell[self._at] == 0xC0:
+            if self._cell[self._position] == 0xC0:
                 self._unpacker.skip()
             else:
-                self._take(name, buffers)
+                self._read_buffer(name, buffers)
 
-    def _take(self, column: str, buffers: dict[str, Buffer]) -> None:
+    def _read_buffer(self, column: str, buffers: dict[str, Buffer]) -> None:
         """One buffer, kept if it was requested."""
         unpack = self._unpacker.unpack
         found: dict[Any, Any] = {}
@@ -167,7 +167,7 @@ class CellReader:
         for _ in range(self._unpacker.read_map_header()):
             key = unpack()
             if key == "data":
-                buffer = self._data()
+                buffer = self._read_data()
             elif key == "space":
                 self._unpacker.skip()
             else:
@@ -185,20 +185,20 @@ class CellReader:
             )
         buffers[column] = buffer._replace(lookback=lookback)
 
-    def _data(self) -> Buffer:
-        unpacker, start = self._unpacker, self._at
+    def _read_data(self) -> Buffer:
+        unpacker, start = self._unpacker, self._position
         if not (0x90 <= self._cell[start] <= 0x9F or self._cell[start] in (0xDC, 0xDD)):
             return Buffer(0, 0, batch=unpacker.unpack())
         count = unpacker.read_array_header()
         if count == 0:
             return Buffer(0, 0, items=[])
-        start = self._at
+        start = self._position
         unpacker.skip()
-        end = start + count * (self._at - start)
+        end = start + count * (self._position - start)
         if self._cell[end : end + len(_AFTER_DATA)] == _AFTER_DATA:
-            unpacker.read_bytes(end - self._at)
+            unpacker.read_bytes(end - self._position)
             return Buffer(count, 0, strip=self._cell[start:end])
-        first = unpack(self._cell[start : self._at])
+        first = unpack(self._cell[start : self._position])
         return Buffer(count, 0, items=[first, *(unpacker.unpack() for _ in range(count - 1))])
 
 

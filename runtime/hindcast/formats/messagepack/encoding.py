@@ -55,11 +55,11 @@ class StateEncoder:
         self._ends = {name: _end_of_buffer(packed.get(name, pack(None))) for name in (*_OWN, *self._outputs)}
         self._ends[Columns.REWARDS] = _end_of_buffer(_packed_space(REWARD_SPACE))
         self._spaces = _entries(_observation_space=packed[Columns.OBS], _action_space=packed[Columns.ACTIONS])
-        self._constant = 512 + len(self._spaces) + sum(len(end) + 64 for end in self._ends.values())
+        self._overhead_bytes = 512 + len(self._spaces) + sum(len(end) + 64 for end in self._ends.values())
 
     def estimate_bytes(self, block: Block) -> I64:
         """`[N]` bytes of each episode's cell, about."""
-        total = self._constant + (block.length + 1) * (
+        total = self._overhead_bytes + (block.length + 1) * (
             len(PACKED_EMPTY_INFO) if _infos(block) is None else _TEXT_BYTES
         )
         for name, items in self._columns.items():
@@ -75,13 +75,13 @@ class StateEncoder:
             DataError: columns that do not fit the spec; details that MessagePack cannot represent.
         """
         self._spec.check_names(block)
-        items = {name: own.packed(block) for name, own in self._columns.items()}
+        items = {name: own.pack_items(block) for name, own in self._columns.items()}
         infos = _infos(block)
         if infos is not None:
             items[Columns.INFOS] = [pack(orjson.loads(text)) if text else PACKED_EMPTY_INFO for text in infos]
-        return [b"".join(self._parts(block, i, items)) for i in range(block.num_episodes)]
+        return [b"".join(self._state_parts(block, i, items)) for i in range(block.num_episodes)]
 
-    def _parts(self, block: Block, i: int, items: dict[str, PackedItems]) -> Iterator[Any]:
+    def _state_parts(self, block: Block, i: int, items: dict[str, PackedItems]) -> Iterator[Any]:
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
         yield packer.pack_map_header(18)
@@ -92,12 +92,12 @@ class StateEncoder:
         yield before
         for key, name in BUFFERS.items():
             yield pack(key)
-            yield from self._buffer(name, block.rows_of(name, i), items.get(name))
+            yield from self._buffer_parts(name, block.rows_of(name, i), items.get(name))
         yield pack("extra_model_outputs")
         yield packer.pack_map_header(len(self._outputs)) if self._outputs else pack(None)
         for name in self._outputs:
             yield pack(name)
-            yield from self._buffer(name, block.rows_of(name, i), items.get(name))
+            yield from self._buffer_parts(name, block.rows_of(name, i), items.get(name))
         yield _entries(
             is_terminated=pack(bool(block.terminated[i])),
             is_truncated=pack(bool(block.truncated[i])),
@@ -107,7 +107,7 @@ class StateEncoder:
         yield self._spaces
         yield after
 
-    def _buffer(self, name: str, rows: slice, items: PackedItems | None) -> Iterator[Any]:
+    def _buffer_parts(self, name: str, rows: slice, items: PackedItems | None) -> Iterator[Any]:
         """A column's rows of one episode; infos that nothing is said in are not among the items."""
         yield _BEGIN_OF_BUFFER
         yield msgpack.Packer().pack_array_header(rows.stop - rows.start)
@@ -126,7 +126,7 @@ class _Numbers:
         self._spec, self._template = spec, template
         self._names = {payload.path: SEPARATOR.join((column, *payload.path)) for payload in template.payloads}
 
-    def packed(self, block: Block) -> NDArray[np.uint8]:
+    def pack_items(self, block: Block) -> NDArray[np.uint8]:
         """`[rows, nbytes]` the items."""
         return self._template.fill(
             {path: self._spec.require_column(block, name) for path, name in self._names.items()}
@@ -141,7 +141,7 @@ class _Any:
         self._leaves = leaves_of(column, spec.leaves)
         self.nbytes = sum(spec.leaves[name].itemsize + _TEXT_BYTES for name in self._leaves)
 
-    def packed(self, block: Block) -> list[bytes]:
+    def pack_items(self, block: Block) -> list[bytes]:
         """`[rows]` the items."""
         columns = {name: self._spec.require_column(block, name) for name in self._leaves}
         rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))

@@ -115,7 +115,7 @@ def _decoded_contents(file: pq.ParquetFile) -> Contents:
     if index.spec is None:
         raise DataError("it holds no episode with a timestep")
     none = [np.zeros(len(lengths), dtype=np.bool_) for lengths in index.lengths]
-    return Contents(index.spec, index.lengths, none, tuple(index.runs))
+    return Contents(index.spec, index.lengths, none, tuple(index.episode_parts))
 
 
 def _cells_of(table: pa.Table) -> list[memoryview]:
@@ -138,9 +138,9 @@ class _Index:
     def __init__(self) -> None:
         self.spec: DataSpec | None = None
         self.lengths: list[I64] = []
-        self.runs: list[EpisodePart] = []
+        self.episode_parts: list[EpisodePart] = []
         self._spaces: dict[str, spaces.Space | None] = dict.fromkeys(_WHAT)
-        self._known: dict[bytes, spaces.Space | None] = {}
+        self._space_cache: dict[bytes, spaces.Space | None] = {}
 
     def add(self, cells: list[memoryview]) -> I64:
         """The episodes that come next; their lengths."""
@@ -152,10 +152,12 @@ class _Index:
             if block.num_steps:
                 self._note_spec(DataSpec.from_block(block, *self._spaces.values()))
         except CellError as error:
-            raise error.with_row(len(self.runs) + error.row) from error
+            raise error.with_row(len(self.episode_parts) + error.row) from error
         ended = block.terminated | block.truncated
         rows = zip(block.eps_id, block.t_started.tolist(), ended.tolist(), strict=True)
-        self.runs += [EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows]
+        self.episode_parts += [
+            EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows
+        ]
         return block.length
 
     def _note_spec(self, found: DataSpec) -> None:
@@ -166,9 +168,9 @@ class _Index:
 
     def _note_spaces(self, row: int, state: EpisodeState) -> None:
         for column, packed in zip(_WHAT, state.spaces, strict=True):
-            if packed not in self._known:
-                self._known[packed] = _space(row, packed)
-            found, known = self._known[packed], self._spaces[column]
+            if packed not in self._space_cache:
+                self._space_cache[packed] = _space(row, packed)
+            found, known = self._space_cache[packed], self._spaces[column]
             if known is None:
                 self._spaces[column] = found
             elif found is not None and found is not known and found != known:

@@ -73,7 +73,7 @@ class ParquetFile(DataFile):
                 **encoder.writer_options(schema),
             )
         except BaseException:  # it writes a magic number at once, for which a full disk has no room
-            self._sink.alive = False
+            self._sink.is_alive = False
             self._file.abort()
             raise
 
@@ -88,7 +88,7 @@ class ParquetFile(DataFile):
         return super().finish()
 
     def abort(self) -> None:
-        self._sink.alive = False
+        self._sink.is_alive = False
         with suppress(Exception):  # a writer whose write failed can only be closed, not closed well
             self._writer.close()
         super().abort()
@@ -110,10 +110,10 @@ class _Sink:
 
     def __init__(self, file: AtomicFile) -> None:
         self.file = file
-        self.alive = True
+        self.is_alive = True
 
     def write(self, data: Any) -> int:
-        return self.file.write(data) if self.alive else len(data)
+        return self.file.write(data) if self.is_alive else len(data)
 
     def flush(self) -> None:
         """Nothing is buffered here."""

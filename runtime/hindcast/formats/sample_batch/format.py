@@ -90,10 +90,10 @@ class SampleBatchFormat(Format):
             for content in text.removesuffix(b"\n").split(b"\n"):
                 line += 1
                 if content.strip():
-                    parts += batches.of_line(content, line)
+                    parts += batches.read_line(content, line)
             for _, same in groupby(parts, key=_kind):
                 yield Rows.concat(list(same))
-        if not batches.timesteps:
+        if not batches.num_timesteps:
             raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
 
 
@@ -110,13 +110,13 @@ class _Batches:
     """
 
     def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
-        self.timesteps = 0
+        self.num_timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
         self._plan_of = cache(
             partial(plan_columns, options=options)
         )  # of columns; most batches have the same
 
-    def of_line(self, content: bytes, line: int) -> list[Rows]:
+    def read_line(self, content: bytes, line: int) -> list[Rows]:
         """The rows of a line's batches that pass the filter.
 
         Args:
@@ -139,14 +139,14 @@ class _Batches:
         columns = _columns(batch, plan, self._spec)
         _check_lengths(columns, roles)
         terminated, truncated = decode_ends(roles, plan)
-        first, self.timesteps = self.timesteps, self.timesteps + len(roles)
+        first, self.num_timesteps = self.num_timesteps, self.num_timesteps + len(roles)
         rows = Rows(
             columns=columns,
             terminated=terminated,
             truncated=truncated,
             next_missing=np.zeros(len(roles), dtype=np.bool_),
             path=self._path,
-            row=np.arange(first, self.timesteps),
+            row=np.arange(first, self.num_timesteps),
             eps_id=_episodes(batch, plan, roles, line_id, terminated | truncated),
             t=decode_timesteps(roles, plan),
         )

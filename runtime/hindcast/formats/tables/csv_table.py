@@ -64,7 +64,7 @@ class Csv(TextTables):
             raise DataError(f"the read option 'delimiter' is {delimiter!r}: expected one character")
         has_header = given.get("header", names is None)
         if has_header:
-            header = self._header(location, delimiter, options)
+            header = self._read_header(location, delimiter, options)
             names = names or header
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError(f"the read option 'column_names' is {names!r}: expected a list of names")
@@ -118,7 +118,7 @@ class Csv(TextTables):
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise _cell_error(error, names, stretch.num_header_records) from error
 
-    def _header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
+    def _read_header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
         """The columns' names."""
         quote = self.quote_character(options)
         text = read_head(location, _HEADER)

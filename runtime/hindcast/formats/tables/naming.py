@@ -173,7 +173,7 @@ class _Table:
                 raise DataError(f"it has the columns {stem!r} and {next(iter(parts.values()))!r}: rename one")
             self.stems[stem] = _assembled(stem, parts)
 
-    def of(self, name: str, own: str) -> dict[str, LeafSource]:
+    def find(self, name: str, own: str) -> dict[str, LeafSource]:
         """The column, its numbered parts, or its leaves, by their new names; empty if there are none."""
         if name in self.stems:
             return {own: self.stems[name]}
@@ -224,10 +224,10 @@ def _sources_of(own: str, schema: Mapping[str, str | Sequence[str]], table: _Tab
         return {
             leaf: source for name in mapped for leaf, source in _mapped(name, mapped[name], table).items()
         }
-    found = table.of(own, own)
+    found = table.find(own, own)
     if found:
         return found
-    others = {alias: parts for alias in ALIASES.get(own, ()) if (parts := table.of(alias, own))}
+    others = {alias: parts for alias in ALIASES.get(own, ()) if (parts := table.find(alias, own))}
     if len(others) > 1:
         first, second, *_ = others
         raise DataError(f"{first!r} and {second!r} could both be {own!r}: say which under `schema`")
@@ -251,7 +251,7 @@ def _mapped(own: str, theirs: str | Sequence[str], table: _Table) -> dict[str, L
                 f"no column matches {theirs!r}, which `schema` names: there are {format_names(table.names)}"
             )
         return {own: LeafSource(tuple(matching), (len(matching),))}
-    found = table.of(theirs, own)
+    found = table.find(theirs, own)
     if not found:
         raise _no_column(theirs, own, table)
     return found

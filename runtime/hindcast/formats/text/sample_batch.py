@@ -57,14 +57,14 @@ class SampleBatchEncoder(TextEncoder):
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`; there is a column of infos only in blocks in which any is not empty."""
-        columns = {name: self._values(name, array) for name, array in self._steps.arrays(block).items()}
+        columns = {name: self._leaf_values(name, array) for name, array in self._steps.arrays(block).items()}
         infos = info_cells(block.without_details())
         if infos is not None:
             columns[Columns.INFOS] = infos
-        lines = [self._line(block, i, columns) for i in range(block.num_episodes)]
+        lines = [self._episode_line(block, i, columns) for i in range(block.num_episodes)]
         return encode_lines(pa.array(lines, pa.large_binary()), block.length, np.ones_like(block.length))
 
-    def _values(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    def _leaf_values(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """The leaf in its own dtype; complex numbers are pairs of floats where they are not packed."""
         leaf = self._steps.leaves[name]
         if leaf.dtype is None:
@@ -73,7 +73,7 @@ class SampleBatchEncoder(TextEncoder):
             return np.ascontiguousarray(array, dtype=leaf.dtype)
         return as_numbers(array, leaf)
 
-    def _line(self, block: Block, episode: int, columns: Mapping[str, NDArray[Any]]) -> bytes:
+    def _episode_line(self, block: Block, episode: int, columns: Mapping[str, NDArray[Any]]) -> bytes:
         """An episode's line; packed columns come last, nested as in their space."""
         start, length = int(block.start[episode]), int(block.length[episode])
         own = {name: column[start : start + length] for name, column in columns.items()}

@@ -47,8 +47,8 @@ class StepEncoder(TextEncoder):
         last: (before, after) the cells of infos.
     """
 
-    before: dict[str, bytes]
-    last: tuple[bytes, bytes]
+    cell_prefixes: dict[str, bytes]
+    info_delimiters: tuple[bytes, bytes]
 
     def __init__(self, spec: DataSpec, layout: str) -> None:
         self.steps = StepLayout(spec, layout)
@@ -69,9 +69,9 @@ class StepEncoder(TextEncoder):
         """See `RowEncoder.encode`."""
         arrays = self.steps.arrays(block)
         parts: list[Any] = []
-        for name, before in self.before.items():
+        for name, before in self.cell_prefixes.items():
             parts += [before, self._cells(name, block, arrays)]
-        parts += [self.last[0], self.infos(block) or b"", self.last[1], b""]
+        parts += [self.info_delimiters[0], self.infos(block) or b"", self.info_delimiters[1], b""]
         lines = pc.binary_join_element_wise(*map(_binary, parts))
         return encode_lines(lines, block.length, block.length)
 
@@ -96,8 +96,8 @@ class JsonEncoder(StepEncoder):
         tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACE)))
         order = [leaf for name, part in tree.items() for leaf in nested.flatten(part, name)]
         *before, end = orjson.dumps(tree)[:-1].split(_PLACE)
-        self.before = dict(zip(order, before, strict=True))
-        self.last = end, b"}\n"
+        self.cell_prefixes = dict(zip(order, before, strict=True))
+        self.info_delimiters = end, b"}\n"
 
     def text(self, text: str) -> bytes:
         """See `StepEncoder.text`."""
@@ -142,8 +142,10 @@ class CsvEncoder(StepEncoder):
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(header)
         self.header = text.getvalue().encode()
-        self.before = {name: b"" if name == Columns.EPS_ID else b"," for name, own in names.items() if own}
-        self.last = b"," if self._has_infos else b"", b"\n"
+        self.cell_prefixes = {
+            name: b"" if name == Columns.EPS_ID else b"," for name, own in names.items() if own
+        }
+        self.info_delimiters = b"," if self._has_infos else b"", b"\n"
 
     def text(self, text: str) -> bytes:
         """See `StepEncoder.text`: always in quotes."""
