@@ -22,7 +22,7 @@ from hindcast.formats.spec import DataSpec, Leaf
 COLUMNS_LAYOUT: Final = "columns"
 _TEXT_BYTES = 64
 _ROW_BYTES = 64  # ids, flags, t
-_MIN_FRAME_NUMBERS = 1024  # numbers
+_MIN_FRAME_NUMBERS = 1024
 _TENSOR: Final = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
 
 Fields = list[tuple[pa.Field, pa.Array]]

@@ -159,10 +159,8 @@ class Text(MappedFiles):
 
     def check(self, format_options: FormatOptions) -> None:
         """Check the encoding of the text, and the option to leave out empty lines."""
-        drop, encoding = (
-            format_options.get("drop_empty_lines", False),
-            format_options.get("encoding", "utf-8"),
-        )
+        drop = format_options.get("drop_empty_lines", False)
+        encoding = format_options.get("encoding", "utf-8")
         if not isinstance(drop, bool):
             raise DataError(f"readOptions.drop_empty_lines is {drop!r}: expected true or false")
         try:

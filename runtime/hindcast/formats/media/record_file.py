@@ -93,7 +93,7 @@ def read_records(location: Location, start: int, lengths: I64, first: int) -> tu
 def masked_crc(data: U8, starts: I64, lengths: I64) -> U32:
     """Return `[R]` the checksums of parts of `data`, as TFRecord stores them.
 
-    Computes all parts together, byte by byte, because Python would take too long part by part.
+    Computes all parts together, byte by byte.
     """
     # longest first: the records that have a byte i are then the first ones
     order = np.argsort(-lengths, kind="stable")

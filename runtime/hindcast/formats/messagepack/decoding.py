@@ -103,12 +103,8 @@ def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
         return None
     try:
         template = Template.from_item(bytes(buffers[0].episode_strip[: buffers[0].stride]))
-    except (
-        RefusedValueError,
-        ValueError,
-        IndexError,
-    ):  # raised again, with the row, by _decode_one
-        return None
+    except (RefusedValueError, ValueError, IndexError):
+        return None  # _decode_one raises it again, with the row
     numbers = (
         None if template is None else template.read(b"".join([buffer.episode_strip for buffer in buffers]))
     )

@@ -112,7 +112,9 @@ class _BatchReader:
     def __init__(self, location: Location, leaves: Mapping[str, Leaf], options: ReadOptions) -> None:
         self.num_timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
-        self._plan_of = cache(partial(plan_columns, options=options))  # most batches have the same columns
+        self._plan_columns = cache(
+            partial(plan_columns, options=options)
+        )  # most batches have the same columns
 
     def read_line(self, content: bytes, line: int) -> list[Rows]:
         """Read the rows of a line's batches that pass the filter.
@@ -132,7 +134,7 @@ class _BatchReader:
         return [rows for rows in parts if len(rows)]
 
     def _rows(self, batch: Batch, line_id: str) -> Rows:
-        plan = self._plan_of(_names_of(batch))
+        plan = self._plan_columns(_names_of(batch))
         roles = _role_table(batch, plan, self._options)
         columns = _decode_columns(batch, plan, self._spec)
         _check_lengths(columns, roles)
@@ -246,12 +248,12 @@ def _check_lengths(columns: Arrays, roles: pa.Table) -> None:
 
 
 def _episode_ids(
-    batch: Batch, plan: TablePlan, roles: pa.Table, line_id: str, ended: Bool
+    batch: Batch, plan: TablePlan, roles: pa.Table, line_id: str, is_end: Bool
 ) -> NDArray[np.object_]:
     """Return `[R]` ids of episode, policy and agent: `7`, `7/2` (not the first agent), `7/policy/0`."""
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:
-        number = np.concatenate([[0], np.cumsum(ended[:-1])]) if len(ended) else np.zeros(0, dtype=np.int64)
+        number = np.concatenate([[0], np.cumsum(is_end[:-1])]) if len(is_end) else np.zeros(0, dtype=np.int64)
         ids = texts_by_value(pa.chunked_array([number]), lambda i: f"{line_id}.{i}" if i else line_id)
     else:
         ids = texts_by_value(roles.column(source.columns[0]), str)

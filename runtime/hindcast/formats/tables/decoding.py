@@ -90,7 +90,7 @@ def decode_rows(table: pa.Table, first: int, reader: TableReader) -> Rows | None
         if next_missing.any():
             _zero_missing(columns, next_missing)
         _check_rewards(columns)
-        is_ours = bool(spec.leaves)  # their details name who acted
+        is_ours = bool(spec.leaves)  # their infos name who acted
         columns |= {} if is_ours else decode_actors(table, plan)
         texts = _decode_infos(table, reader)
         columns |= {} if texts is None else {Columns.INFOS: texts}
@@ -182,8 +182,8 @@ def _decode_infos(table: pa.Table, reader: TableReader) -> NDArray[np.object_] |
     source, columns = reader.plan.sources.get(Columns.INFOS), reader.options.columns
     is_ours = Columns.INFOS in reader.spec.leaves
     if source is None:
-        is_silent = is_ours and (columns is None or Columns.INFOS in columns)
-        return np.full(len(table), "", dtype=object) if is_silent else None
+        is_empty = is_ours and (columns is None or Columns.INFOS in columns)
+        return np.full(len(table), "", dtype=object) if is_empty else None
     column = table.column(source.columns[0])
     if not is_text(column.type):
         texts = infos.encode_infos(column)

@@ -126,19 +126,19 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
         sources.update(_find_sources(column, schema, table))
     _check_single(sources)
     used_names = {name for source in sources.values() for name in source.columns}
-    left_out: list[str] = []
+    skipped_names: list[str] = []
     for stem, source in table.stems.items():
         if used_names.isdisjoint(source.columns):
             if root(stem) in NON_OUTPUT_COLUMNS or root(stem) in sources:
-                left_out += source.columns
+                skipped_names += source.columns
             else:
                 sources[stem] = source
-    only_done, end_infos = _find_done_column(sources, options)
+    done_column, end_infos = _find_done_column(sources, options)
     sources = _select_sources(sources, options.columns)
     _check_required({*sources, *empty_leaves}, options.columns, names)
     ignored_names = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
     return TablePlan(
-        sources, only_done, end_infos, tuple(name for name in left_out if name not in ignored_names)
+        sources, done_column, end_infos, tuple(name for name in skipped_names if name not in ignored_names)
     )
 
 
@@ -183,9 +183,9 @@ class _Table:
         leaves = {stem: source for stem, source in self.stems.items() if stem.startswith(name + SEPARATOR)}
         if leaves:
             return {target + stem.removeprefix(name): source for stem, source in leaves.items()}
-        return self._numbered(name, target) if root(target) in _VECTOR_COLUMNS else {}
+        return self._find_numbered(name, target) if root(target) in _VECTOR_COLUMNS else {}
 
-    def _numbered(self, name: str, target: str) -> dict[str, LeafSource]:
+    def _find_numbered(self, name: str, target: str) -> dict[str, LeafSource]:
         pattern = re.compile(rf"{re.escape(name)}_(\d+)")
         columns_by_number = {
             int(match[1]): column for column in self.names if (match := pattern.fullmatch(column))
@@ -212,7 +212,7 @@ def _assemble_source(stem: str, parts: dict[tuple[int, ...], str]) -> LeafSource
     shape = tuple(max(index[axis] for index in order) + 1 for axis in range(dimensions.pop()))
     if math.prod(shape) != len(order):
         raise DataError(
-            f"the columns of {stem!r} are numbered up to {list(shape)}, and there are {len(order)} of them: "
+            f"the columns of {stem!r} are numbered up to {list(shape)}, but there are only {len(order)}: "
             "one is missing"
         )
     return LeafSource(tuple(parts[index] for index in order), shape)
@@ -224,7 +224,7 @@ def _check_single(sources: Mapping[str, LeafSource]) -> None:
     )
     if conflict is not None:
         raise DataError(
-            f"{conflict!r} is one column, and {format_names(sources[conflict].columns)} are several: "
+            f"{conflict!r} must be one column, but {format_names(sources[conflict].columns)} are several: "
             "name one under `schema`"
         )
 
@@ -316,6 +316,6 @@ def _check_required(sources: Collection[str], columns: Sequence[str] | None, nam
     if missing is not None and columns is None:
         advice = _REWARD_ADVICE if missing == Columns.REWARDS else ""
         raise DataError(
-            f"it has no column {missing!r}or an alias of it: name it under `schema`{advice}; there are "
+            f"it has neither a column {missing!r} nor an alias of it: name it under `schema`{advice}; there are "
             f"{format_names(names)}"
         )

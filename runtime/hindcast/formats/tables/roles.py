@@ -35,10 +35,8 @@ def decode_ends(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool]:
     Raises:
         CellError: a flag is null, or neither true nor false; an info is not JSON.
     """
-    is_done, is_truncated = (
-        _decode_flags(table, plan, Columns.TERMINATEDS),
-        _decode_flags(table, plan, Columns.TRUNCATEDS),
-    )
+    is_done = _decode_flags(table, plan, Columns.TERMINATEDS)
+    is_truncated = _decode_flags(table, plan, Columns.TRUNCATEDS)
     if plan.end_infos is None:
         return is_done, is_truncated
     infos = table.column(plan.end_infos)

@@ -111,17 +111,15 @@ class TextTables(Format):
 
     def notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.notes`: also notes that text has no types."""
-        names, leaves = (
-            self.first_column_names(location, options),
-            read_recorded_spec(location, self.name).leaves,
-        )
+        names = self.first_column_names(location, options)
+        leaves = read_recorded_spec(location, self.name).leaves
         with locate_errors(str(location)):
             notes = plan_columns(names, options, find_empty_leaves(leaves)).notes if names else ()
         if leaves:
             return notes
         return (
             *notes,
-            f"{self.name} has no types: read as int64, and as float64 where there is a decimal point",
+            f"{self.name} has no types: numbers are read as int64, or as float64 if there is a decimal point",
         )
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
@@ -137,9 +135,9 @@ class TextTables(Format):
         self, location: Location, extent: TextExtent, options: ReadOptions
     ) -> Iterator[tuple[pa.Table, TablePlan, int]]:
         """Yield the piece's tables, each with its plan and the number of its first row."""
-        blocks: Iterable[tuple[Span, Any]] = self.read_chunks(location, options)
+        chunks: Iterable[tuple[Span, Any]] = self.read_chunks(location, options)
         if extent.span is not None:
-            blocks = [(extent.span, read_span(location, extent.span))]
+            chunks = [(extent.span, read_span(location, extent.span))]
         if extent.span != extent.first_span:
             # a worker may get a later piece first: the first one determines the types
             if not extent.first_extent:
@@ -147,12 +145,10 @@ class TextTables(Format):
             if extent.first_extent:
                 extent = extent.first_extent[0]
         is_empty = True
-        for span, data in blocks:
+        for span, data in chunks:
             header = extent.num_header_records if span.first_record == 0 else 0
-            first_row, count = (
-                span.first_record + header - extent.num_header_records,
-                span.num_records - header,
-            )
+            first_row = span.first_record + header - extent.num_header_records
+            count = span.num_records - header
             if count < 1:
                 continue
             with locate_errors(str(location), range(first_row, first_row + count)):
