@@ -184,7 +184,7 @@ def test_one_hot_encodes_discrete_leaves_and_fill(numpy):
 
 
 def test_one_hot_without_space_or_outside_it_raises(numpy):
-    with pytest.raises(ValueError, match="needs the space"):
+    with pytest.raises(ValueError, match="requires the space"):
         make(numpy).get(0, one_hot_discrete=True)
     with pytest.raises(ValueError, match=r"outside Discrete\(4\)"):
         make(numpy, spaces.Discrete(4)).get(-1, one_hot_discrete=True)
@@ -232,7 +232,7 @@ def test_invalid_set_raises_and_writes_nothing(numpy, new, indices, match):
 
 def test_set_other_shape_in_numpy_mode_raises():
     buffer = InfiniteLookbackBuffer(np.zeros((3, 2)))
-    with pytest.raises(ValueError, match=r"shape \(3,\) were given where \(2,\) is needed"):
+    with pytest.raises(ValueError, match=r"shape \(3,\), expected \(2,\)"):
         buffer.set(np.zeros(3), at_indices=0)
     with pytest.raises(ValueError, match="structure"):
         buffer.set({"a": np.zeros(2)}, at_indices=0)
@@ -302,7 +302,7 @@ def test_append_keeps_dtype():
     actions = InfiniteLookbackBuffer(np.zeros(2, np.int32))
     actions.append(3)
     assert rewards.data.dtype == np.float32 and actions.data.dtype == np.int32
-    with pytest.raises(ValueError, match=r"new data have the shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"new data have shape \(2,\)"):
         actions.append(np.array([1, 2]))
 
 

@@ -74,7 +74,7 @@ def test_invalid_add_env_step_raises():
     with pytest.raises(ValueError, match="call add_env_reset before add_env_step"):
         SingleAgentEpisode().add_env_step(observation(1), 0, 0.0)
     episode = make_stepped_episode(id_="e")
-    with pytest.raises(ValueError, match="episode e was reset already"):
+    with pytest.raises(ValueError, match="episode e has already been reset"):
         episode.add_env_reset(observation(0))
     with pytest.raises(
         ValueError, match=r"step 3 of episode e has the extra model outputs \[\], .*\['logp'\]"

@@ -94,8 +94,8 @@ def test_concat_fragment_without_steps():
         ({"terminated": True}, {}, "episode e is done"),
         ({}, {"t_started": 9}, "ends at timestep 6, the other part starts at 9"),
         ({}, {"observations": [observation(t) for t in range(7)]}, "does not start with this part's last"),
-        ({}, {"extra_model_outputs": None}, r"extra model outputs \[\], those before have \['logp'\]"),
-        ({"extra_model_outputs": None}, {}, r"extra model outputs \['logp'\], those before have \[\]"),
+        ({}, {"extra_model_outputs": None}, r"extra model outputs \[\], earlier steps have \['logp'\]"),
+        ({"extra_model_outputs": None}, {}, r"extra model outputs \['logp'\], earlier steps have \[\]"),
     ],
 )
 def test_concat_other_fragment_raises(left, right, match):

@@ -73,7 +73,7 @@ def test_remove_orphans_deletes_only_orphans(folder):
         folder.child(name).write_bytes(b"x")
     write_commit(folder, commit(0))
     remove_orphans(folder, [commit(0, file_entry(kept_names[0]))])
-    remaining_names = {entry.relative for entry in folder.files(recursive=True)}
+    remaining_names = {entry.relative_path for entry in folder.files(recursive=True)}
     assert remaining_names == {*kept_names, "deep/000000-zz-000.parquet", "_hindcast/commits/000000.json"}
 
 

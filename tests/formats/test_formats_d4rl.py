@@ -132,7 +132,7 @@ def test_file_without_timeouts_requires_step_limit(tmp_path: Path) -> None:
     assert ends == ([4, 14], [3, 8, 12, 18])
     unlimited_rows = one(path, ReadOptions(options={"max_episode_steps": 0}))
     assert not unlimited_rows.truncated.any()
-    with pytest.raises(DataError, match="its own timeouts"):
+    with pytest.raises(DataError, match="its own 'timeouts'"):
         read(write(tmp_path / "b.hdf5", arrays()), ReadOptions(options={"max_episode_steps": 4}))
 
 

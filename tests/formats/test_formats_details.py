@@ -81,7 +81,7 @@ def test_files_without_details_have_no_details_column(kit, tmp_path, layout):
 @pytest.mark.parametrize("layout", NAMES)
 def test_details_of_long_episodes_survive_fragments(kit, tmp_path, layout):
     block = with_details(kit.block())
-    with mock.patch.object(type(make_encoder(layout, kit.spec(block))), "longest", 100):
+    with mock.patch.object(type(make_encoder(layout, kit.spec(block))), "max_episode_bytes", 100):
         kit.write(tmp_path, block, layout=layout)
     kit.assert_same(read_all(open_dataset(tmp_path)), block)
 

@@ -415,6 +415,6 @@ def test_pickled_tensor_shape_of_old_ray_raises(tmp_path: Path) -> None:
     pq.write_table(pa.table([pa.array([[0.0, 1.0]], field.type)], pa.schema([field])), tmp_path / "a.parquet")
     with contextlib.suppress(pa.ArrowKeyError):
         pa.register_extension_type(ArrowTensorType((0,), pa.int64()))
-    with pytest.raises(DataError, match=r"a\.parquet holds tensors whose shapes Ray 2\.49 to 2\.54 pickled"):
+    with pytest.raises(DataError, match=r"a\.parquet holds tensors with shapes that Ray 2\.49 to 2\.54 pickled"):
         prepare_folder(str(tmp_path))
     pa.unregister_extension_type("ray.data.arrow_tensor")

@@ -146,7 +146,7 @@ def test_missing_h5py_raises_with_extra(tmp_path: Path, monkeypatch: pytest.Monk
     path = good(tmp_path / "in.hdf5")
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with (
-        pytest.raises(DataError, match=r"takes h5py.*pip install 'hindcast-rl\[hdf5\]'"),
+        pytest.raises(DataError, match=r"requires h5py.*pip install 'hindcast-rl\[hdf5\]'"),
         hdf5.open_file(resolve(path)),
     ):
         pass

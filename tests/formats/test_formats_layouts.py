@@ -43,8 +43,8 @@ def test_fragments_of_any_episode_are_joined(kit, tmp_path_factory, layout, reco
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
     encoder = type(make_encoder(layout, spec))
-    longest = int(make_encoder(layout, spec).sizes(block).max() // 3)
-    with mock.patch.object(encoder, "max_episode_bytes", max(2, longest)):
+    limit = int(make_encoder(layout, spec).estimate_bytes(block).max() // 3)
+    with mock.patch.object(encoder, "max_episode_bytes", max(2, limit)):
         entries = write(folder, block, spec, layout)
     if block.length.max() > 6:
         assert sum(entry.rows for entry in entries) > block.num_episodes

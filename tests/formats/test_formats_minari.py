@@ -212,7 +212,7 @@ def test_option_without_effect_raises(tmp_path: Path) -> None:
     make("hdf5")
     with pytest.raises(DataError, match="`schema` names obs, but Minari defines its own columns"):
         read(find_dataset(tmp_path), ReadOptions(schema={"obs": "state"}))
-    with pytest.raises(DataError, match="Minari takes no read options; got 'limit'"):
+    with pytest.raises(DataError, match="Minari has no read options; got 'limit'"):
         read(find_dataset(tmp_path), ReadOptions(options={"limit": 1}))
 
 
@@ -350,7 +350,7 @@ def test_missing_package_raises_with_extra(
     location = find_dataset(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, missing, None)
     assert detect_format(location) is MINARI
-    with pytest.raises(DataError, match=rf"takes {missing}.*pip install 'hindcast-rl\[minari\]'"):
+    with pytest.raises(DataError, match=rf"requires {missing}.*pip install 'hindcast-rl\[minari\]'"):
         read(location)
 
 

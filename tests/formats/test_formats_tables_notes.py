@@ -35,7 +35,7 @@ def test_single_done_column_is_noted(tmp_path: Path, name: str) -> None:
         path.write_text("obs[0],new_obs[0],actions,rewards,eps_id,t,done,info\n1.5,2.5,0,1,e,0,1,{}\n")
     else:
         path.write_text(json.dumps([step] if name == "array.json" else step))
-    assert "'done' says that an episode is over, but not why" in notes_of(path)
+    assert "'done' marks the end of an episode without a reason" in notes_of(path)
     assert "unless its 'info' reports a time limit" in notes_of(path)
     assert "'done' says" not in notes_of(path, schema={"terminateds": "done"})
     assert any("'done' says" in note for note in open_data(path).notes)
@@ -58,9 +58,9 @@ def test_batch_without_flags_is_noted(tmp_path: Path) -> None:
     batch = {name: [value, value] for name, value in STEP.items()}
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"type": "SampleBatch", **batch}) + "\n")
-    assert "no flag says that an episode ended" in notes_of(path)
+    assert "no column has flags for the ends of episodes" in notes_of(path)
     path.write_text(json.dumps({"type": "SampleBatch", **batch, "dones": [False, True]}) + "\n")
-    assert "'dones' says that an episode is over" in notes_of(path)
+    assert "'dones' marks the end of an episode" in notes_of(path)
 
 
 @pytest.mark.parametrize("name", ["__index_level_0__", "", "Unnamed: 0"])

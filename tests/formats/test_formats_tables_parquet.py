@@ -106,8 +106,8 @@ def test_list_selects_columns_in_its_order(path: Path) -> None:
             {"obs": ["obs", "wight"]},
             "no column 'wight', which `schema` names for 'obs': did you mean 'weight'",
         ),
-        ({"t": ["age", "weight"]}, "'t' is one column, and .'age', 'weight'. are several"),
-        ({"rewards": "*e*t"}, "'rewards' is one column"),
+        ({"t": ["age", "weight"]}, "'t' must be one column.*'age', 'weight'"),
+        ({"rewards": "*e*t"}, "'rewards' must be one column"),
     ],
 )
 def test_invalid_schema_list_raises(path: Path, schema: dict[str, Any], sentence: str) -> None:
@@ -192,7 +192,7 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
     }
     table(path, columns, row_group_size=100)
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 5000)
-    monkeypatch.setattr("hindcast.formats.tables.parquet._LARGEST", 100)
+    monkeypatch.setattr("hindcast.formats.tables.parquet._MAX_TABLE_BYTES", 100)
     assert len(FORMATS["Parquet"].pieces(resolve(path), ReadOptions())) > 3
     rows = read_table(path)
     assert rows.row.tolist() == rows.columns["actions"].tolist() == list(range(1000))
@@ -238,9 +238,9 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
         (
             {**COLUMNS, "done": [0, 0, 1]},
             {"columns": ["obs", "done"]},
-            "`columns` takes Hindcast's names: write 'terminateds' for 'done'",
+            "`columns` requires Hindcast's names: write 'terminateds' for 'done'",
         ),
-        (COLUMNS, {"options": {"delimiter": ";"}}, "Parquet takes no read options; got 'delimiter'"),
+        (COLUMNS, {"options": {"delimiter": ";"}}, "Parquet has no read options; got 'delimiter'"),
         (
             {"obs_0": [1], "obs_2": [1], "actions": [0], "rewards": [1]},
             {},

@@ -80,7 +80,7 @@ def space_to_json(space: gym.Space) -> Json:
         if type(space) is kind.space:
             return {"type": kind.name, **kind.to_json(space)}
     raise DataError(
-        f"the space {space} has kind {type(space).__name__}, which cannot be recorded:  {_allowed()}"
+        f"the space {space} has kind {type(space).__name__}, which cannot be recorded: {_allowed()}"
     )
 
 

@@ -61,7 +61,7 @@ def open_parquet(location: Location, footers: FooterCache | None = None) -> Iter
             if "Unable to deserialize" not in str(error):
                 raise
             raise DataError(
-                f"{location} holds tensors with shapes that Ray 2.49 to 2.54 pickled; only Ray Data can read them:  "
+                f"{location} holds tensors with shapes that Ray 2.49 to 2.54 pickled; only Ray Data can read them: "
                 "write the dataset again with a later Ray"
             ) from error
 

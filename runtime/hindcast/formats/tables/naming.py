@@ -316,6 +316,6 @@ def _check_required(sources: Collection[str], columns: Sequence[str] | None, nam
     if missing is not None and columns is None:
         advice = _REWARD_ADVICE if missing == Columns.REWARDS else ""
         raise DataError(
-            f"it has neither a column {missing!r} nor an alias of it: name it under `schema`{advice}; there are "
+            f"it has no column {missing!r} and no alias of it: name it under `schema`{advice}; there are "
             f"{format_names(names)}"
         )
