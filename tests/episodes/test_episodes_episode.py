@@ -194,7 +194,7 @@ def test_getters_fill_and_encode_one_hot(numpy):
     assert episode.get_observations(-1, one_hot_discrete=True).tolist() == [6, 6]
 
 
-def test_getters_of_missing_output_raise(numpy):
+def test_getters_of_missing_data_raise(numpy):
     episode = make_episode(numpy=numpy)
     with pytest.raises(IndexError, match=r"index 6 .* 6 timesteps and 0 of lookback"):
         episode.get_actions(6)

@@ -156,7 +156,7 @@ def test_schema_columns_and_filter_select_datasets(tmp_path: Path) -> None:
     [
         ({"rewards": np.zeros(3)}, "3 rows at /rewards, and 19 elsewhere"),
         ({"terminals": np.full(19, 2)}, "row 0: /terminals is 2"),
-        ({"terminals": np.zeros((19, 2))}, "where flags are expected"),
+        ({"terminals": np.zeros((19, 2))}, "expected flags"),
         ({"observations": None}, "neither|no column 'obs'"),
         ({"terminals": None}, "no 'terminals'"),
         (

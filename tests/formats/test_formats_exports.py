@@ -49,7 +49,7 @@ def test_exported_layout_round_trip(kit, tmp_path_factory, layout, recording):
 
 
 @pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
-def test_uncommitted_files_are_read_back(kit, tmp_path, layout):
+def test_exported_file_is_read_back_by_its_commit(kit, tmp_path, layout):
     """A shortened range is read so: its commit describes the files."""
     block = kit.block([30, 50, 20, 40])
     block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)

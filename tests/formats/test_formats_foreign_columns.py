@@ -314,7 +314,7 @@ class TestUntrustedPickles:
         with pytest.raises(DataError, match="row 0: it holds a pickle that calls pathlib"):
             prepare_folder(write(tmp_path / "d", table(obs=(cells, metadata))))
         evil = pickle.dumps(_Bomb(bomb))
-        with pytest.raises(DataError, match="'obs' is a tensor whose shape cannot be read"):
+        with pytest.raises(DataError, match="the shape of the tensor cannot be read"):
             prepare_folder(write(tmp_path / "e", table(obs=tensors(NOW, metadata=evil))))
         assert not bomb.exists()
 
@@ -352,10 +352,10 @@ class TestUntrustedPickles:
     [
         ({"new_obs": None}, "there is no 'new_obs', so the observation after an episode's last row is not in the data"),
         ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be the same"),
-        ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row needs the id of its episode"),
+        ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row requires the id of its episode"),
         ({"rewards": [1.0, None, 1.0, 1.0, 1.0]}, "row 1: 'rewards' is null"),
-        ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 number where the row before has 2"),
-        ({"obs": [[1.0, None]] * 5}, "'obs' holds a null where a number is expected"),
+        ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 number, but the row before has 2"),
+        ({"obs": [[1.0, None]] * 5}, "'obs' holds a null: expected a number"),
         ({"terminateds": [0, 0, 7, 0, 0]}, "row 2: 'terminateds' is 7: expected true or false"),
         ({"t": [0.0, 1.5, 2.0, 0.0, 1.0]}, "row 1: 't' is 1.5: expected a whole number"),
         ({"when": pa.array([0] * 5, pa.timestamp("us"))}, "'when' is a column of timestamp[us]"),
@@ -415,6 +415,8 @@ def test_pickled_tensor_shape_of_old_ray_raises(tmp_path: Path) -> None:
     pq.write_table(pa.table([pa.array([[0.0, 1.0]], field.type)], pa.schema([field])), tmp_path / "a.parquet")
     with contextlib.suppress(pa.ArrowKeyError):
         pa.register_extension_type(ArrowTensorType((0,), pa.int64()))
-    with pytest.raises(DataError, match=r"a\.parquet holds tensors with shapes that Ray 2\.49 to 2\.54 pickled"):
+    with pytest.raises(
+        DataError, match=r"a\.parquet holds tensors with shapes that Ray 2\.49 to 2\.54 pickled"
+    ):
         prepare_folder(str(tmp_path))
     pa.unregister_extension_type("ray.data.arrow_tensor")

@@ -357,7 +357,7 @@ class TestUntrustedValues:
         ({"t_started": "x"}, "an episode from timestep 'x'"),
         ({"is_terminated": 3}, "terminated: 3"),
         ({"rewards": None}, "it is not the state of an episode"),
-        ({"observations": {"data": [], "lookback": 5}}, "of which 5 are lookback"),
+        ({"observations": {"data": [], "lookback": 5}}, "a lookback of 5"),
         ({"extra_model_outputs": {"obs": None}}, "an extra model output named 'obs'"),
     ],
 )

@@ -65,7 +65,7 @@ def test_recording_in_each_layout_is_opened(kit, tmp_path, layout, manifest):
     kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), block)
 
 
-def test_folder_with_two_layouts_is_one_dataset(kit, tmp_path):
+def test_folders_of_each_layout_are_one_dataset(kit, tmp_path):
     blocks = [kit.block([3, 4], first=2 * i) for i in range(len(NAMES))]
     for block, layout in zip(blocks, NAMES, strict=True):
         write(tmp_path / layout.replace("/", "-"), block, kit.spec(block), layout)

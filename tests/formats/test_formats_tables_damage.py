@@ -150,7 +150,7 @@ def test_file_of_other_content_raises(tmp_path: Path, format: str, data: bytes) 
         read_table(path, format=format)
 
 
-def test_csv_with_only_a_header_raises(tmp_path: Path) -> None:
+def test_parquet_without_rows_raises(tmp_path: Path) -> None:
     pq.write_table(pa.table({name: column[:0] for name, column in COLUMNS.items()}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet holds no rows"):
         read_table(tmp_path / "a.parquet")

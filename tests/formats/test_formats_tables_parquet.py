@@ -206,7 +206,7 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
         (
             {**COLUMNS, "obs": [[1.0], [2.0], [2.0, 3.0]]},
             {},
-            "row 2: 'obs' has 2 numbers where the row before has 1",
+            "row 2: 'obs' has 2 numbers, but the row before has 1",
         ),
         ({**COLUMNS, "new_obs": [1, 2, 3]}, {}, "'new_obs' is int64 .* and 'obs' is float64"),
         ({**COLUMNS, "done": [0, 1, 2]}, {}, "row 2: 'done' is 2: expected true or false"),

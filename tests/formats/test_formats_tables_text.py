@@ -222,7 +222,9 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 1000)
     csv = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
     path = write(tmp_path / "a.csv", csv)
-    with pytest.raises(DataError, match=r"a\.csv, row 300: 'obs': it cannot be converted to int64.*column_types"):
+    with pytest.raises(
+        DataError, match=r"a\.csv, row 300: 'obs': it cannot be converted to int64.*column_types"
+    ):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == 1.5
     text = '{"obs":[1],"action":0,"reward":0}\n' * 100 + '{"obs":[1.5],"action":0,"reward":0.5}\n'

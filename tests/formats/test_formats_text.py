@@ -298,7 +298,8 @@ def test_csv_with_frames_raises():
     ids = np.array(["e"], dtype=object)
     spec = DataSpec.from_block(Block(columns, np.ones(1, np.int64), ids, np.zeros(1, np.int64), flags, flags))
     with pytest.raises(
-        DataError, match=r"'obs' has 21,168 numbers per timestep, but CSV allows at most 1,024 .*write Columns"
+        DataError,
+        match=r"'obs' has 21,168 numbers per timestep, but CSV allows at most 1,024 .*write Columns",
     ):
         make_encoder("CSV", spec)
     make_encoder("JSON", spec)

@@ -59,7 +59,7 @@ def stack(samples: Sequence[Nested]) -> Nested:
         ValueError: no samples are given, or they differ in structure or shape.
     """
     if not len(samples):
-        raise ValueError("stacking needs at least one sample")
+        raise ValueError("stacking requires at least one sample")
     first, *rest = samples
     return map_leaves(lambda *parts: _stack_leaf(parts), first, *rest)
 
@@ -90,6 +90,7 @@ def extend(value: Nested, new: Nested) -> Nested:
         array = text_as_objects(samples)
         if array.shape[1:] != leaf.shape[1:]:
             raise ValueError(f"new data have shape {array.shape[1:]}, earlier data have {leaf.shape[1:]}")
+        # without the cast Python floats would widen float32 to float64
         return np.concatenate([leaf, array.astype(leaf.dtype) if _can_hold(leaf.dtype, array) else array])
 
     return map_leaves(join, value, new)

@@ -134,6 +134,7 @@ class Block:
         """
         steps = concat_ranges(self.start[episode] + t, length)
         observations = concat_ranges(self.obs_start[episode] + t, length + 1)
+        # only the part with the last step of its episode has the flags
         is_end = t + length == self.length[episode]
         return Block(
             columns=(gather or self._gather)(steps, observations),
@@ -159,7 +160,7 @@ class Block:
             ValueError: no blocks are given, or they differ in columns.
         """
         if not blocks:
-            raise ValueError("concat needs at least one block")
+            raise ValueError("concat requires at least one block")
         if len(blocks) == 1:  # saves a copy
             return blocks[0]
         if any(Columns.INFOS in block.columns for block in blocks):

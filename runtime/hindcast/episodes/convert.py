@@ -136,6 +136,7 @@ def _columns_of(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
     if len(episode):
         values[Columns.ACTIONS], values[Columns.REWARDS] = episode.get_actions(), episode.get_rewards()
         for name, buffer in episode.extra_model_outputs.items():
+            # such a name would be read back as a leaf of another column
             if name in _STANDARD_COLUMNS or SEPARATOR in name:
                 raise ValueError(f"episode {episode.id_} has an extra model output named {name!r}: rename it")
             values[name] = buffer.get()

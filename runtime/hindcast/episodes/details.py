@@ -76,6 +76,7 @@ def _to_plain(value: Any) -> Any:
 def _map_to_plain(value: Mapping[Any, Any]) -> dict[str, Any]:
     if all(type(key) is str and not key.startswith("$") for key in value):
         return {key: _to_plain(part) for key, part in value.items()}
+    # other keys than text, or those that look like a marker, need a list of pairs
     return {"$map": [[_to_plain(key), _to_plain(part)] for key, part in value.items()]}
 
 

@@ -238,6 +238,7 @@ class SingleAgentEpisode(EpisodeAccess):
         self.t += 1
         self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
         self._last_step_time = time.perf_counter()
+        # an episode made of data had no reset
         self._start_time = self._start_time if self._start_time is not None else self._last_step_time
 
     def validate(self) -> None:

@@ -124,7 +124,9 @@ def _require_continuation(episode: SingleAgentEpisode, other: SingleAgentEpisode
             f"episode {episode.id_} ends at timestep {episode.t}, the other part starts at {other.t_started}"
         )
     if not (episode.is_reset and other.is_reset):
-        raise ValueError(f"a part of episode {episode.id_} has no observation: both need their first")
+        raise ValueError(
+            f"a part of episode {episode.id_} has no observation: both parts must have their first one"
+        )
     if not nested.equal(episode.get_observations(-1), other.get_observations(0)):
         raise ValueError(
             f"the other part of episode {episode.id_} does not start with this part's last observation"

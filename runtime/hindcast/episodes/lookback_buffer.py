@@ -171,6 +171,7 @@ class InfiniteLookbackBuffer:
         if not self.finalized:
             self.data.extend(samples)
         elif self.len_incl_lookback() == 0:
+            # the first samples determine structure and dtype; the caller may still hold them
             self.data, self._shared = samples, True
         else:
             self.data, self._shared = batched.extend(self.data, samples), False

@@ -131,5 +131,6 @@ def equal(one: Nested, other: Nested) -> bool:
         except ValueError:
             return False
     a, b = np.asarray(one), np.asarray(other)
+    # equal_nan fails for text and objects
     numeric = a.dtype.kind in "fc" and b.dtype.kind in "fc"
     return bool(np.array_equal(a, b, equal_nan=numeric))

@@ -28,8 +28,8 @@ from hindcast.episodes.nested import Nested, flatten
 from hindcast.errors import DataError
 
 _ARRAYS: Final = ("low", "high", "nvec", "start")
+# np.load parses an array's header with `ast`, which is not thread-safe before Python 3.11.8 (gh-106905).
 _HEADER_LOCK: Final = threading.Lock()
-"""Serialises `np.load`, which parses an array's header with `ast`: not thread-safe before Python 3.11.8 (gh-106905)."""
 _JSON_NAMES: Final = {"max_length": "maxLength", "min_length": "minLength", "subspaces": "spaces"}
 
 Json = dict[str, Any]

@@ -128,7 +128,7 @@ def num_rows(location: Location, dataset: Dataset) -> int:
         DataError: the dataset is a single value.
     """
     if not dataset.shape:
-        raise DataError(f"{location} has one value at {dataset.name}, where one for each step is expected")
+        raise DataError(f"{location} has one value at {dataset.name}: expected one for each step")
     return int(dataset.shape[0])
 
 

@@ -49,7 +49,7 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
             return _stack_samples(unpickle_cells(storage.to_pylist()), name)
         if extension not in _TENSORS:
             raise DataError(
-                f"{name!r} is of the extension type {extension}: allowed are Ray's tensors of equal shapes"
+                f"{name!r} has the extension type {extension}: allowed are Ray's tensors of equal shapes"
             )
         return {name: _tensors_to_numpy(storage, _parse_shape(metadata, name), name)}
     if pa.types.is_struct(field.type):
@@ -102,7 +102,7 @@ def _parse_shape(metadata: bytes, name: str) -> tuple[int, ...]:
         except ValueError:
             shape = ArrayPickle(metadata).load()
     if not isinstance(shape, list | tuple) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise DataError(f"{name!r} is a tensor whose shape cannot be read: {metadata[:40]!r}")
+        raise DataError(f"{name!r}: the shape of the tensor cannot be read: {metadata[:40]!r}")
     return tuple(shape)
 
 
@@ -137,7 +137,7 @@ def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
     values = chunk
     while _is_list(values.type):
         if values.null_count:
-            raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a list is expected")
+            raise CellError(_row_of_null(values, shape), f"{name!r} holds a null: expected a list")
         shape.append(_common_length(values, name, shape))
         values = values.flatten()  # unlike .values it respects the offset of a slice
     kind = values.type
@@ -146,7 +146,7 @@ def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
             f"{name!r} is a column of {chunk.type}: allowed are numbers, booleans, text and lists"
         )
     if values.null_count:
-        raise CellError(_row_of_null(values, shape), f"{name!r} holds a null where a number is expected")
+        raise CellError(_row_of_null(values, shape), f"{name!r} holds a null: expected a number")
     numbers = values.to_numpy(zero_copy_only=False)
     return numbers.reshape(len(chunk), *shape)
 
@@ -165,7 +165,7 @@ def _common_length(lists: pa.Array, name: str, outer: Sequence[int]) -> int:
     if (mismatch := first_true(lengths != common)) is not None:
         row = mismatch // int(np.prod(outer, dtype=np.int64))
         raise CellError(
-            row, f"{name!r} has {plural(lengths[mismatch], 'number')} where the row before has {common}"
+            row, f"{name!r} has {plural(lengths[mismatch], 'number')}, but the row before has {common}"
         )
     return common
 

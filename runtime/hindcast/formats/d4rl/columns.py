@@ -95,7 +95,7 @@ def read_flags(location: Location, dataset: Dataset, start: int, stop: int) -> B
     """
     values = hdf5.read_values(location, dataset, start, stop).reshape(stop - start, -1)
     if values.shape[1] != 1 or values.dtype.kind not in "biuf":
-        raise DataError(f"{location} has {list(dataset.shape)} at {dataset.name}, where flags are expected")
+        raise DataError(f"{location} has {list(dataset.shape)} at {dataset.name}: expected flags")
     if (row := first_true((values != 0) & (values != 1))) is not None:
         raise DataError(
             f"{location}, row {start + row}: {dataset.name} is {values[row, 0]}, expected true or false"

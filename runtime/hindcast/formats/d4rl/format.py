@@ -121,7 +121,7 @@ def _read_ends(location: Location, file: D4RLFile, limit: int | None, start: int
             )
         raise DataError(
             f"{location} has no 'timeouts', which mark where episodes were cut off: set "
-            f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 where all "
+            f"readOptions.{_MAX_STEPS} (--read-option {_MAX_STEPS}=N) to the environment's limit, or to 0 if all "
             "episodes end by 'terminals'"
         )
     if file.timeouts is not None and limit is not None:

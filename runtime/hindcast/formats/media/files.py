@@ -110,7 +110,7 @@ class Binary(MappedFiles):
     """Files of any kind; files of a folder are mapped together."""
 
     name = "Binary"
-    suffixes = ("",)
+    suffixes = ("",)  # matches every name
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: folders; single files are read as Binary only if the user says so."""

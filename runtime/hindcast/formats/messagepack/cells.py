@@ -191,9 +191,7 @@ class CellReader:
             buffer = buffer._replace(size=_batch_length(column, buffer.batch))
         lookback = fields.get("lookback")
         if not isinstance(lookback, int) or not 0 <= lookback <= buffer.size:
-            raise RefusedValueError(
-                f"{column!r} with {buffer.size} items, of which {lookback!r} are lookback"
-            )
+            raise RefusedValueError(f"{column!r} with {buffer.size} items and a lookback of {lookback!r}")
         buffers[column] = buffer._replace(lookback=lookback)
 
     def _read_data(self) -> Buffer:
@@ -274,5 +272,5 @@ def _unpack_items(strip: memoryview, count: int) -> list[Any]:
     unpacker.feed(strip)
     items = list(unpacker)
     if len(items) != count or unpacker.tell() != len(strip):
-        raise RefusedValueError(f"{len(items)} items where {count} were announced")
+        raise RefusedValueError(f"{len(items)} items, but {count} were announced")
     return items

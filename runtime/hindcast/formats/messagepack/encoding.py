@@ -43,7 +43,7 @@ class StateEncoder:
     def __init__(self, spec: DataSpec) -> None:
         missing = [column for column in _STANDARD_COLUMNS[:3] if not leaves_of(column, spec.leaves)]
         if missing:
-            raise DataError(f"an episode in MessagePack needs {', '.join(missing)}: the data have none")
+            raise DataError(f"an episode in MessagePack requires {', '.join(missing)}: the data have none")
         column_spaces = {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
         self._spec = spec
         roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
@@ -120,6 +120,7 @@ class StateEncoder:
         if items is None:
             yield PACKED_EMPTY_INFO * (rows.stop - rows.start)
         else:
+            # a view of the array's memory: `join` copies it once
             yield items[rows].data if isinstance(items, np.ndarray) else b"".join(items[rows])
         yield self._ends[name]
 

@@ -106,7 +106,7 @@ class Csv(TextTables):
     def _parse(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
         quote, names = self.quote_character(options), list(extent.names or ())
         read = pacsv.ReadOptions(
-            use_threads=False,
+            use_threads=False,  # pieces are parsed in parallel
             block_size=len(data) + 1,  # one block, because Arrow infers types from the first one
             column_names=names,
             skip_rows_after_names=extent.num_header_records,
@@ -134,6 +134,7 @@ class Csv(TextTables):
             text = read_head(location, _MAX_HEADER_BYTES)
         if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{location} is UTF-16 text: save it as UTF-8")
+        # bytes that are not UTF-8 are replaced here and reported below
         head = io.StringIO(text.decode("utf-8-sig", "replace"), newline="")
         dialect: dict[str, Any] = (
             {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}

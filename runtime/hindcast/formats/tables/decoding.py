@@ -172,9 +172,7 @@ def _not_a_number_error(texts: NDArray[np.object_], source_name: str, name: str)
 def _check_rewards(columns: Arrays) -> None:
     for name, column in columns.items():
         if root(name) == Columns.REWARDS and column.dtype == object:
-            raise CellError(
-                0, f"{name!r} is text, such as {str(column[0])[:40]!r}: make it a column of numbers"
-            )
+            raise CellError(0, f"{name!r} is text, such as {str(column[0])[:40]!r}: convert it to numbers")
 
 
 def _decode_infos(table: pa.Table, reader: TableReader) -> NDArray[np.object_] | None:

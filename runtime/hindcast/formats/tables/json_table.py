@@ -74,6 +74,7 @@ class Json(TextTables):
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         rows = parse_lines(data) if isinstance(data, bytes) else data
+        # what pandas.DataFrame.to_json writes by default
         if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
             raise CellError(
                 0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"

@@ -39,7 +39,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
 }
 _VECTOR_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
-_REWARD_ADVICE: Final = ", or read `columns: [obs, actions]` alone, all that BC needs"
+_REWARD_ADVICE: Final = ", or read `columns: [obs, actions]` alone, which is enough for BC"
 # Always read, whatever `columns` names: assembling episodes needs them.
 ROLE_COLUMNS: Final = (
     Columns.TERMINATEDS,

@@ -23,7 +23,7 @@ _TIME_LIMIT: Final = "TimeLimit.truncated"
 _UUID_BYTES: Final = 16
 _TRUE_WORDS: Final = ("true", "1", "1.0", "t", "yes")
 _FALSE_WORDS: Final = ("false", "0", "0.0", "f", "no")
-_NESTED_ADVICE: Final = "where a row is a whole episode, actions, rewards, flags and timesteps are all lists"
+_NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
 _FLAG_ADVICE: Final = "expected true or false; fix it, or name another column by `schema`"
 
 
@@ -89,7 +89,7 @@ def decode_episode_ids(table: pa.Table, plan: TablePlan, *, is_ours: bool) -> ND
         return None
     name = source.columns[0]
     column = table.column(name)
-    refuse_null(column, name, ": every row needs the id of its episode")
+    refuse_null(column, name, ": every row requires the id of its episode")
     episodes = _decode_texts(column, name)
     agents = None if is_ours else _decode_names(table, plan, Columns.AGENT_ID)
     return episodes if agents is None else episodes + np.where(agents == "", "", "/" + agents)

@@ -54,7 +54,7 @@ class TextExtent(NamedTuple):
     leaves: Mapping[str, Leaf]
     delimiter: str = ","
     first_span: Span | None = None
-    first_extent: list[TextExtent] = []
+    first_extent: list[TextExtent] = []  # never changed: `pieces` sets a new list
 
 
 class TextTables(Format):

@@ -52,7 +52,7 @@ class TextEncoder(RowEncoder):
         return TextFile(location, self.header)
 
     def overhead_bytes(self, schema: pa.Schema, groups: int) -> int:  # noqa: ARG002
-        """See `RowEncoder.overhead`."""
+        """See `RowEncoder.overhead_bytes`."""
         return len(self.header)
 
 
