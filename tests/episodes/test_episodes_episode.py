@@ -166,11 +166,11 @@ def test_getters_return_timesteps_and_lookback(
     numpy, indices, neg_index_as_lookback, per_observation, per_step
 ):
     episode = make_episode(numpy=numpy, len_lookback_buffer=2)
-    one = isinstance(indices, int)
+    is_single = isinstance(indices, int)
     options = {"neg_index_as_lookback": neg_index_as_lookback}
 
-    def values(found, of=float):
-        return of(found) if one else [of(item) for item in found]
+    def values(result, convert=float):
+        return convert(result) if is_single else [convert(item) for item in result]
 
     def first(item):
         return float(item[0])

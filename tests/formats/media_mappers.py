@@ -87,11 +87,11 @@ class Bytes(OfflinePreLearner):
         ]
 
 
-class Nothing(OfflinePreLearner):
+class NoRowMapper(OfflinePreLearner):
     """Maps blocks only."""
 
 
-class Wrong(OfflinePreLearner):
+class ArrayMapper(OfflinePreLearner):
     @classmethod
     def map_rows(cls, rows):
         return rows["text"]

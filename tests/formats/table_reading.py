@@ -26,10 +26,10 @@ def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
     read_options = ReadOptions(**options)
     pieces = pickle.loads(pickle.dumps(file_format.pieces(location, read_options)))
     parts = [rows for piece in pieces for rows in file_format.read(piece, read_options)]
-    return concat_blocks(parts)
+    return concat_rows(parts)
 
 
-def concat_blocks(parts: list[Any]) -> Rows:
+def concat_rows(parts: list[Any]) -> Rows:
     """Concatenate `Rows`."""
     assert parts, "there are no rows"
     names = dict.fromkeys(name for part in parts for name in part.columns)

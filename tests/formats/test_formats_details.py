@@ -161,9 +161,9 @@ def test_episode_content_is_independent_of_other_episodes(kit):
     assert sum(alone, Content()) == Content.from_block(block)
 
 
-def convert(source, folder, form, notes=None):
-    watch = Hooks(note=(notes if notes is not None else []).append)
-    return convert_data(Reading((str(source),)), Target(resolve(folder), form), watch)
+def convert(source, folder, layout_name, notes=None):
+    hooks = Hooks(note=(notes if notes is not None else []).append)
+    return convert_data(Reading((str(source),)), Target(resolve(folder), layout_name), hooks)
 
 
 def test_convert_keeps_details_and_checksum_covers_them(kit, tmp_path):

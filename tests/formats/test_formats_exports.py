@@ -20,7 +20,7 @@ from layers import examples
 from random_data import recordings
 
 
-def with_told_infos(block: Block) -> Block:
+def drop_empty_infos(block: Block) -> Block:
     """Return the block without infos if all are empty; single empty ones become ""."""
     columns = dict(block.columns)
     infos = columns.pop("infos", None)
@@ -43,7 +43,7 @@ def test_exported_layout_round_trip(kit, tmp_path_factory, layout, recording):
     read = Block.concat([dataset.read(unit) for unit in dataset.units])
     order = np.argsort(read.eps_id.astype(str), kind="stable")
     expected = np.argsort(block.eps_id.astype(str), kind="stable")
-    kit.assert_same(with_told_infos(read.take(order)), with_told_infos(block.take(expected)))
+    kit.assert_same(drop_empty_infos(read.take(order)), drop_empty_infos(block.take(expected)))
     assert dataset.spec.observation_space == spec.observation_space
     assert dataset.spec.action_space == spec.action_space
 

@@ -103,10 +103,10 @@ def table(**changes) -> pa.Table:
 
 def write(folder: Path, *tables: pa.Table, **options) -> Path:
     """Write one file per table, in a folder as RLlib makes it."""
-    place = folder / "cartpoleenv" / "run-000001-00001"
-    place.mkdir(parents=True, exist_ok=True)
-    for number, one in enumerate(tables):
-        pq.write_table(one, place / f"uid_{number:06d}-0.parquet", **options)
+    run_folder = folder / "cartpoleenv" / "run-000001-00001"
+    run_folder.mkdir(parents=True, exist_ok=True)
+    for number, table_of_file in enumerate(tables):
+        pq.write_table(table_of_file, run_folder / f"uid_{number:06d}-0.parquet", **options)
     return folder
 
 

@@ -98,11 +98,11 @@ def test_cycle_of_groups_raises(tmp_path: Path) -> None:
         read_all(path)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.7, 0.999])
-def test_truncated_file_raises(tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.0, 0.001, 0.3, 0.7, 0.999])
+def test_truncated_file_raises(tmp_path: Path, fraction: float) -> None:
     path = good(tmp_path / "in.hdf5")
     data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
+    path.write_bytes(data[: int(len(data) * fraction)])
     with pytest.raises(DataError, match=r"in\.hdf5"):
         read_all(path)
 

@@ -132,8 +132,8 @@ def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapper", "error", "sentence"),
     [
-        ("Nothing", SpecError, "override map_rows in Nothing"),
-        ("Wrong", UserCodeError, "returned a ndarray; it must return a list"),
+        ("NoRowMapper", SpecError, "override map_rows in NoRowMapper"),
+        ("ArrayMapper", UserCodeError, "returned a ndarray; it must return a list"),
         (
             "Words",
             UserCodeError,

@@ -62,17 +62,17 @@ def samples(space: spaces.Space, count: int) -> Any:
 
 def make(
     kind: str,
-    known: tuple[spaces.Space, spaces.Space] = PLAIN,
+    dataset_spaces: tuple[spaces.Space, spaces.Space] = PLAIN,
     lengths: tuple[int, ...] = (3, 1, 5),
     with_infos: bool = False,
     **options: Any,
 ) -> minari.MinariDataset:
-    for space in known:
+    for space in dataset_spaces:
         space.seed(0)
     buffers = [
         EpisodeBuffer(
-            observations=samples(known[0], length + 1),
-            actions=samples(known[1], length),
+            observations=samples(dataset_spaces[0], length + 1),
+            actions=samples(dataset_spaces[1], length),
             rewards=[0] * length
             if kind == "hdf5" and not number
             else [float(step) for step in range(length)],
@@ -88,8 +88,8 @@ def make(
             f"toys/{kind}-v0",
             buffer=buffers,
             env=None,
-            observation_space=known[0],
-            action_space=known[1],
+            observation_space=dataset_spaces[0],
+            action_space=dataset_spaces[1],
             data_format=kind,
             algorithm_name="random",
             author="we",
@@ -139,14 +139,14 @@ def assert_same(block: Block, dataset: minari.MinariDataset) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("known", [PLAIN, COMPOSITE], ids=["plain", "composite"])
-def test_dataset_is_read_as_minari_reads_it(tmp_path: Path, kind: str, known: Any) -> None:
-    dataset = make(kind, known)
+@pytest.mark.parametrize("dataset_spaces", [PLAIN, COMPOSITE], ids=["plain", "composite"])
+def test_dataset_is_read_as_minari_reads_it(tmp_path: Path, kind: str, dataset_spaces: Any) -> None:
+    dataset = make(kind, dataset_spaces)
     location = find_dataset(tmp_path)
     assert detect_format(location) is MINARI
     block, spec = read(location), MINARI.describe(location)
     assert_same(block, dataset)
-    assert (spec.observation_space, spec.action_space) == known
+    assert (spec.observation_space, spec.action_space) == dataset_spaces
     assert block.eps_id.tolist() == [f"toys/{kind}-v0/{number}" for number in range(3)]
     assert block.columns[Columns.REWARDS].dtype == np.float64
 

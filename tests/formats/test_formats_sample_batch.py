@@ -150,12 +150,16 @@ def test_nan_and_gzip_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_table(path).columns["rewards"], [np.nan, 1, np.inf])
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["column", "row"])
+@pytest.mark.parametrize("is_whole_column", [True, False], ids=["column", "row"])
 def test_pickle_that_runs_code_raises_with_function_name(
-    path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_whole_column: bool
 ) -> None:
     monkeypatch.chdir(path.parent)
-    cells = lz4_cell(Evil()) if whole else [pack_value([0.0, 1.0]), lz4_cell(Evil()), pack_value([0.0, 1.0])]
+    cells = (
+        lz4_cell(Evil())
+        if is_whole_column
+        else [pack_value([0.0, 1.0]), lz4_cell(Evil()), pack_value([0.0, 1.0])]
+    )
     write(path, batch(), batch(obs=cells))
     with pytest.raises(DataError, match=r"line 2: 'obs': it holds a pickle that calls builtins.exec"):
         read_table(path)

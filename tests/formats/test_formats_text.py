@@ -224,12 +224,14 @@ def test_infos_with_line_ends_stay_on_one_line(kit, tmp_path):
 
 
 def test_csv_files_have_the_same_columns(kit, tmp_path):
-    silent, telling = kit.block([2]), kit.block([2], first=1)
-    telling = telling.with_columns({**telling.columns, "infos": np.array(["", '{"a":1}', ""], dtype=object)})
-    spec = kit.spec(telling)
+    without_infos, with_infos = kit.block([2]), kit.block([2], first=1)
+    with_infos = with_infos.with_columns(
+        {**with_infos.columns, "infos": np.array(["", '{"a":1}', ""], dtype=object)}
+    )
+    spec = kit.spec(with_infos)
     with BlockWriter(resolve(tmp_path), spec, "s", layout="CSV", max_rows_per_file=2) as writer:
-        writer.write(silent)
-        writer.write(telling)
+        writer.write(without_infos)
+        writer.write(with_infos)
     headers = {path.read_text().splitlines()[0] for path in tmp_path.glob("*.csv")}
     assert len(headers) == 1
     assert pd.read_csv(tmp_path / "s-000.csv")["infos"].isna().all()

@@ -54,6 +54,7 @@ def _one_hot_leaf(space: spaces.Space, value: Any) -> Any:
 
 
 def _one_hot(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.float32]:
+    # a negative index would silently count from the end
     if index.size and (index.min() < 0 or index.max() >= n):
         raise ValueError(f"a value is outside {space}, so it cannot be one-hot encoded")
     return np.eye(n, dtype=np.float32)[index]

@@ -125,6 +125,6 @@ class EpisodeAccess:
 
     def _extra(self, key: str) -> InfiniteLookbackBuffer:
         if key not in self.extra_model_outputs:
-            known = ", ".join(self.extra_model_outputs) or "none"
-            raise KeyError(f"the episode has no extra model output {key!r}; it has: {known}")
+            names = ", ".join(self.extra_model_outputs) or "none"
+            raise KeyError(f"the episode has no extra model output {key!r}; it has: {names}")
         return self.extra_model_outputs[key]

@@ -68,38 +68,40 @@ def flatten(value: Nested, root: str) -> dict[str, Any]:
     """
     if not is_composite(value):
         return {root: value}
-    named: dict[str, Any] = {}
+    flat_leaves: dict[str, Any] = {}
     for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
         for name, leaf in flatten(part, f"{root}{SEPARATOR}{key}").items():
-            if name in named:
+            if name in flat_leaves:
                 raise ValueError(f"two parts of a value share the leaf name {name!r}: rename one key")
-            named[name] = leaf
-    return named
+            flat_leaves[name] = leaf
+    return flat_leaves
 
 
-def unflatten(named: Mapping[str, Any], root: str, struct: Nested | None = None) -> Nested:
+def unflatten(flat_leaves: Mapping[str, Any], root: str, struct: Nested | None = None) -> Nested:
     """Restore a value from its leaves: the inverse of `flatten`.
 
     Args:
-        named: leaf name -> leaf; names of other roots are ignored.
+        flat_leaves: leaf name -> leaf; names of other roots are ignored.
         struct: structure of the value (`space_struct`). Without it parts named 0, 1, 2, … make a tuple, others a dict.
 
     Raises:
         ValueError: a leaf of the struct (or, without one, every leaf) is missing.
     """
     if isinstance(struct, Mapping):
-        return {key: unflatten(named, f"{root}{SEPARATOR}{key}", part) for key, part in struct.items()}
+        return {key: unflatten(flat_leaves, f"{root}{SEPARATOR}{key}", part) for key, part in struct.items()}
     if isinstance(struct, tuple):
-        return tuple(unflatten(named, f"{root}{SEPARATOR}{i}", part) for i, part in enumerate(struct))
-    if root in named:
-        return named[root]
+        return tuple(unflatten(flat_leaves, f"{root}{SEPARATOR}{i}", part) for i, part in enumerate(struct))
+    if root in flat_leaves:
+        return flat_leaves[root]
     prefix = root + SEPARATOR
     keys = list(
-        dict.fromkeys(name[len(prefix) :].split(SEPARATOR, 1)[0] for name in named if name.startswith(prefix))
+        dict.fromkeys(
+            name[len(prefix) :].split(SEPARATOR, 1)[0] for name in flat_leaves if name.startswith(prefix)
+        )
     )
     if not keys or struct is not None:
-        raise ValueError(f"there is no leaf {root!r} among {sorted(named)}")
-    parts = {key: unflatten(named, prefix + key) for key in keys}
+        raise ValueError(f"there is no leaf {root!r} among {sorted(flat_leaves)}")
+    parts = {key: unflatten(flat_leaves, prefix + key) for key in keys}
     if set(keys) == {str(i) for i in range(len(keys))}:
         return tuple(parts[str(i)] for i in range(len(keys)))
     return parts

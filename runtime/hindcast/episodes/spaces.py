@@ -80,7 +80,7 @@ def space_to_json(space: gym.Space) -> Json:
         if type(space) is kind.space:
             return {"type": kind.name, **kind.to_json(space)}
     raise DataError(
-        f"the space {space} has kind {type(space).__name__}, which cannot be recorded: {_allowed()}"
+        f"the space {space} has kind {type(space).__name__}, which cannot be recorded: {_list_kinds()}"
     )
 
 
@@ -96,7 +96,7 @@ def space_from_json(data: Json) -> gym.Space:
                 return kind.read(_read_parts(_rename_fields(data), space_from_json))
             except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
                 raise DataError(f"the {kind.name} space {data} cannot be read: {error!r}") from error
-    raise DataError(f"a space has the type {data.get('type')!r}: {_allowed()}")
+    raise DataError(f"a space has the type {data.get('type')!r}: {_list_kinds()}")
 
 
 def space_to_state(space: gym.Space) -> State:
@@ -108,7 +108,7 @@ def space_to_state(space: gym.Space) -> State:
     for kind in KINDS:
         if isinstance(space, kind.space):
             return {"space": kind.state_name, **kind.to_state(space)}
-    raise ValueError(f"the space {space} cannot be part of an episode's state; {_allowed_states()}")
+    raise ValueError(f"the space {space} cannot be part of an episode's state; {_list_states()}")
 
 
 def space_from_state(state: Mapping[str, Any] | None) -> gym.Space | None:
@@ -127,9 +127,7 @@ def space_from_state(state: Mapping[str, Any] | None) -> gym.Space | None:
                 raise ValueError(
                     f"the {kind.state_name} space in an episode's state cannot be read: {error!r}"
                 ) from error
-    raise ValueError(
-        f"an episode's state has a space of the kind {state.get('space')!r}; {_allowed_states()}"
-    )
+    raise ValueError(f"an episode's state has a space of the kind {state.get('space')!r}; {_list_states()}")
 
 
 def space_struct(space: gym.Space | None) -> Nested:
@@ -299,11 +297,11 @@ class _Tuple(_Composite):
 KINDS: Final = (_Box(), _Discrete(), _MultiDiscrete(), _MultiBinary(), _Text(), _Dict(), _Tuple())
 
 
-def _allowed() -> str:
+def _list_kinds() -> str:
     return "allowed are " + ", ".join(kind.name for kind in KINDS)
 
 
-def _allowed_states() -> str:
+def _list_states() -> str:
     return "allowed are " + ", ".join(kind.state_name for kind in KINDS)
 
 

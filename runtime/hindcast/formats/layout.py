@@ -21,7 +21,7 @@ from hindcast.formats.entries import EpisodePart
 from hindcast.formats.parquet.opening import damage_message
 from hindcast.formats.spec import DataSpec
 
-Fault = Literal["unreadable", "goes-on"]
+RowErrorKind = Literal["unreadable", "goes-on"]
 LEAVE_OUT_ADVICE: Final = "fix it, or leave out the column with `columns`"
 
 
@@ -83,7 +83,7 @@ class RowError(DataError):
         kind: "goes-on" if an episode has steps after its end.
     """
 
-    def __init__(self, message: str, row: int | None = None, kind: Fault = "unreadable") -> None:
+    def __init__(self, message: str, row: int | None = None, kind: RowErrorKind = "unreadable") -> None:
         super().__init__(message)
         self.row, self.kind = row, kind
 

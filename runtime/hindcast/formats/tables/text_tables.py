@@ -195,10 +195,10 @@ def _plan_table(
         DataError: see `plan_columns`; or the first piece of the file lacks a column.
     """
     new_names = [name for name in table.column_names if name not in names]
-    unexpected = [name for name in new_names if name not in info_column_names(options)]
-    if unexpected:
+    extra_names = [name for name in new_names if name not in info_column_names(options)]
+    if extra_names:
         raise DataError(
-            f"only some rows have the column {unexpected[0]!r}: the first ones have {format_names(names)}"
+            f"only some rows have the column {extra_names[0]!r}: the first ones have {format_names(names)}"
         )
     return plan_columns([*names, *new_names], options, find_empty_leaves(leaves))
 

@@ -141,8 +141,8 @@ def _check_packable(name: str, leaves: Mapping[str, Leaf]) -> None:
         DataError: the column does not exist, or holds text.
     """
     text_columns = {root(leaf) for leaf, leaf_spec in leaves.items() if leaf_spec.dtype is None}
-    allowed = [column for column in dict.fromkeys(map(root, leaves)) if column not in text_columns]
-    if name not in allowed:
+    packable_columns = [column for column in dict.fromkeys(map(root, leaves)) if column not in text_columns]
+    if name not in packable_columns:
         raise DataError(
-            f"{name!r} is not a column of numbers that can be packed: allowed are {', '.join(allowed)}"
+            f"{name!r} is not a column of numbers that can be packed: allowed are {', '.join(packable_columns)}"
         )
