@@ -131,7 +131,7 @@ def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
 
 
 def clear_dataset(folder: Location, keep: Collection[str]) -> None:
-    """Delete the files that the folder's manifest and commits list, then the manifest and the commits.
+    """Delete the folder's manifest, the files that it and the commits list, and the commits.
 
     Args:
         keep: names in `_hindcast` that stay; everything else there is deleted.

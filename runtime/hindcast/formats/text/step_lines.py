@@ -69,8 +69,8 @@ class StepEncoder(TextEncoder):
         """See `RowEncoder.encode`."""
         arrays = self.steps.arrays(block)
         parts: list[Any] = []
-        for name, before in self.cell_prefixes.items():
-            parts += [before, self._cells(name, block, arrays)]
+        for name, prefix in self.cell_prefixes.items():
+            parts += [prefix, self._cells(name, block, arrays)]
         parts += [self.info_delimiters[0], self.infos(block) or b"", self.info_delimiters[1], b""]
         lines = pc.binary_join_element_wise(*map(_to_arrow, parts))
         return encode_lines(lines, block.length, block.length)
@@ -95,8 +95,8 @@ class JsonEncoder(StepEncoder):
         super().__init__(spec, JSON_LAYOUT)
         tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACEHOLDER)))
         order = [leaf for name, part in tree.items() for leaf in nested.flatten(part, name)]
-        *before, end = orjson.dumps(tree)[:-1].split(_PLACEHOLDER)
-        self.cell_prefixes = dict(zip(order, before, strict=True))
+        *prefixes, end = orjson.dumps(tree)[:-1].split(_PLACEHOLDER)
+        self.cell_prefixes = dict(zip(order, prefixes, strict=True))
         self.info_delimiters = end, b"}\n"
 
     def text(self, text: str) -> bytes:
@@ -110,11 +110,9 @@ class JsonEncoder(StepEncoder):
     def infos(self, block: Block) -> list[bytes] | None:
         """See `StepEncoder.infos`: cells include the name of the column."""
         texts = info_cells(block)
-        return (
-            None
-            if texts is None
-            else [b',"infos":' + single_line_info(text) if text else b"" for text in texts]
-        )
+        if texts is None:
+            return None
+        return [b',"infos":' + single_line_info(text) if text else b"" for text in texts]
 
 
 class CsvEncoder(StepEncoder):
@@ -162,11 +160,9 @@ class CsvEncoder(StepEncoder):
     def infos(self, block: Block) -> list[bytes] | None:
         """See `StepEncoder.infos`."""
         texts = info_cells(block.without_details()) if self._has_infos else None
-        return (
-            None
-            if texts is None
-            else [self.text(single_line_info(text).decode()) if text else b"" for text in texts]
-        )
+        if texts is None:
+            return None
+        return [self.text(single_line_info(text).decode()) if text else b"" for text in texts]
 
 
 def _to_arrow(value: bytes | list[bytes] | pa.LargeBinaryArray) -> Any:
