@@ -92,13 +92,13 @@ class TestInfos:
         )
 
     @pytest.mark.parametrize(
-        "own", ["", '{"a":1}', '{"reset_info":{"x":"}"},"a":1}', '{ "a": [1, {"b": 2}] }']
+        "cell_text", ["", '{"a":1}', '{"reset_info":{"x":"}"},"a":1}', '{ "a": [1, {"b": 2}] }']
     )
     @pytest.mark.parametrize("reset", ["", '{"seed":3}', '{"t":"\\",\\"reset_info\\":{}"}'])
-    def test_reset_info_is_stored_in_first_step(self, block_texts, reset):
-        cell = prepend_entry(RESET, reset, block_texts)
-        assert split_entry(RESET, cell) == (reset, block_texts)
-        if reset and "reset_info" not in block_texts:
+    def test_reset_info_is_stored_in_first_step(self, cell_text, reset):
+        cell = prepend_entry(RESET, reset, cell_text)
+        assert split_entry(RESET, cell) == (reset, cell_text)
+        if reset and "reset_info" not in cell_text:
             assert json.loads(cell)["reset_info"] == json.loads(reset)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given
-from table_reading import joined, read_table
+from table_reading import concat_rows, read_table
 
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -74,7 +74,7 @@ def episode(steps: int, columns: dict[str, np.ndarray]) -> Block:
 def test_layout_round_trip_is_exact(layout: str, data: tuple[Block, DataSpec]) -> None:
     block, spec = data
     with tempfile.TemporaryDirectory() as folder:
-        rows = joined([read_table(path) for path in write_files(Path(folder), block, spec, layout)])
+        rows = concat_rows([read_table(path) for path in write_files(Path(folder), block, spec, layout)])
     check(rows, block)
 
 
