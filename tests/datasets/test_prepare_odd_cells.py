@@ -140,7 +140,7 @@ def test_a_null_in_a_list_has_its_row_in_scrambled_rows_too(tmp_path: Path, valu
     odd = [values[0], None]
     obs = [odd if row == 7 else values for row in range(21)]
     path = write(tmp_path, False, obs=obs, new_obs=[values] * 21)
-    with pytest.raises(DataError, match="row 8: 'obs' holds a null where a"):
+    with pytest.raises(DataError, match="row 8: 'obs' holds a null: expected a"):
         opened(path)
 
 

@@ -169,7 +169,7 @@ def test_episode_without_steps_round_trip(kit, tmp_path):
 def test_encode_without_required_column_raises(kit):
     block = kit.block()
     spec = DataSpec({name: leaf for name, leaf in kit.spec(block).leaves.items() if name != "rewards"})
-    with pytest.raises(DataError, match="needs rewards: the data have none"):
+    with pytest.raises(DataError, match="requires rewards: the data have none"):
         MessagePackEncoder(spec)
 
 

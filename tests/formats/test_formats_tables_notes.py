@@ -37,8 +37,8 @@ def test_single_done_column_is_noted(tmp_path: Path, name: str) -> None:
         path.write_text(json.dumps([step] if name == "array.json" else step))
     assert "'done' marks the end of an episode without a reason" in notes_of(path)
     assert "unless its 'info' reports a time limit" in notes_of(path)
-    assert "'done' says" not in notes_of(path, schema={"terminateds": "done"})
-    assert any("'done' says" in note for note in open_data(path).notes)
+    assert "'done' marks" not in notes_of(path, schema={"terminateds": "done"})
+    assert any("'done' marks" in note for note in open_data(path).notes)
 
 
 def test_replaced_columns_are_noted(tmp_path: Path) -> None:

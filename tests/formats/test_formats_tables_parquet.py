@@ -213,7 +213,7 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
         (
             {**COLUMNS, "done": [[0, 1]] * 3},
             {},
-            "a row is a whole episode, actions, rewards, .* are all lists",
+            "a row is a whole episode, actions, rewards, .* must all be lists",
         ),
         (
             {**COLUMNS, "done": [0, 1, 0], "terminal": [0, 1, 0]},

@@ -252,7 +252,7 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
         ("a.json", "[1, 2]", "row 0: it is '1': expected an object"),
         ("a.json", '[{"obs": 1}', "is not JSON"),
         ("a.json", lines([ROW]) + '{"obs": [1', "row 1: it is not JSON"),
-        ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 number where"),
+        ("a.json", lines([ROW, {**ROW, "obs": [1.0]}]), "row 1: 'obs' has 1 number, but the row before"),
         ("a.json", lines([ROW, {**ROW, "obs": None}]), "row 1: 'obs' is null"),
         ("a.json", lines([ROW, {**ROW, "action": "left"}]), "row 1: 'action' is \"left\""),
         ("a.json", json.dumps(ROW) * 2, "row 0: it is not JSON"),
