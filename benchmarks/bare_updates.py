@@ -45,14 +45,14 @@ def iql(device: str) -> Update:
     def update(batch: Batch) -> None:
         obs, actions = batch["obs"], batch["actions"]
         with torch.no_grad():
-            worth = torch.minimum(*slow(obs, actions))
-        gap = worth - value(obs).squeeze(-1)
+            q = torch.minimum(*slow(obs, actions))
+        gap = q - value(obs).squeeze(-1)
         _move(of_value, (torch.where(gap < 0, 0.3, 0.7) * gap.square()).mean())
         with torch.no_grad():
-            weights = (3.0 * (worth - value(obs).squeeze(-1))).exp().clamp(max=100.0)
-            wanted = batch["rewards"] + batch["discounts"] * value(batch["new_obs"]).squeeze(-1)
+            weights = (3.0 * (q - value(obs).squeeze(-1))).exp().clamp(max=100.0)
+            td_target = batch["rewards"] + batch["discounts"] * value(batch["new_obs"]).squeeze(-1)
         policy_loss = -(weights * _logp(policy(obs), actions)).mean()
-        _move(of_others, policy_loss + _squares(critics(obs, actions), wanted))
+        _move(of_others, policy_loss + _squares(critics(obs, actions), td_target))
         _follow(slow, critics)
 
     return update
@@ -61,24 +61,25 @@ def iql(device: str) -> Update:
 def td3bc(device: str) -> Update:
     """The policy, and the slow copies, every second time."""
     policy, critics = _mlp(OBSERVATIONS, ACTIONS).to(device), _Twins().to(device)
-    slow_policy, slow = (copy.deepcopy(each).requires_grad_(False) for each in (policy, critics))
+    slow_policy, slow = (copy.deepcopy(net).requires_grad_(False) for net in (policy, critics))
     of_policy, of_critics = _adam(policy.parameters(), 3e-4), _adam(critics.parameters(), 3e-4)
     updates = 0
 
     def update(batch: Batch) -> None:
         nonlocal updates
-        obs, following = batch["obs"], batch["new_obs"]
+        obs, next_obs = batch["obs"], batch["new_obs"]
         with torch.no_grad():
-            chosen = torch.tanh(slow_policy(following))
-            chosen = (chosen + (0.2 * torch.randn_like(chosen)).clamp(-0.5, 0.5)).clamp(-1.0, 1.0)
-            wanted = batch["rewards"] + batch["discounts"] * torch.minimum(*slow(following, chosen))
-        _move(of_critics, _squares(critics(obs, batch["actions"]), wanted))
+            next_actions = torch.tanh(slow_policy(next_obs))
+            noise = (0.2 * torch.randn_like(next_actions)).clamp(-0.5, 0.5)
+            next_actions = (next_actions + noise).clamp(-1.0, 1.0)
+            td_target = batch["rewards"] + batch["discounts"] * torch.minimum(*slow(next_obs, next_actions))
+        _move(of_critics, _squares(critics(obs, batch["actions"]), td_target))
         updates += 1
         if updates % 2:
             return
-        chosen = torch.tanh(policy(obs))
-        values = critics.first(torch.cat([obs, chosen], -1))
-        cloning = (chosen - batch["actions"]).square().mean()
+        policy_actions = torch.tanh(policy(obs))
+        values = critics.first(torch.cat([obs, policy_actions], -1))
+        cloning = (policy_actions - batch["actions"]).square().mean()
         _move(of_policy, cloning - 2.5 * values.mean() / values.detach().abs().mean())
         _follow(slow, critics)
         _follow(slow_policy, policy)
@@ -93,15 +94,15 @@ def dqn(device: str, penalty: float = 0.0) -> Update:
     adam = _adam(values.parameters(), 5e-4)
 
     def update(batch: Batch) -> None:
-        chosen, following = batch["actions"].unsqueeze(-1), batch["new_obs"]
+        actions, next_obs = batch["actions"].unsqueeze(-1), batch["new_obs"]
         with torch.no_grad():
-            best = values(following).argmax(-1, keepdim=True)
-            wanted = batch["rewards"] + batch["discounts"] * slow(following).gather(-1, best).squeeze(-1)
+            best = values(next_obs).argmax(-1, keepdim=True)
+            td_target = batch["rewards"] + batch["discounts"] * slow(next_obs).gather(-1, best).squeeze(-1)
         all_values = values(batch["obs"])
-        taken = all_values.gather(-1, chosen).squeeze(-1)
-        loss = functional.huber_loss(taken, wanted)
+        q_taken = all_values.gather(-1, actions).squeeze(-1)
+        loss = functional.huber_loss(q_taken, td_target)
         if penalty:
-            loss = loss + penalty * (all_values.logsumexp(-1) - taken).mean()
+            loss = loss + penalty * (all_values.logsumexp(-1) - q_taken).mean()
         _move(adam, loss)
 
     return update
@@ -122,33 +123,35 @@ def cql(device: str, conservative: bool = True) -> Update:
     samples = SAMPLES if conservative else 0
 
     def update(batch: Batch) -> None:
-        obs, following, actions = batch["obs"], batch["new_obs"], batch["actions"]
+        obs, next_obs, actions = batch["obs"], batch["new_obs"], batch["actions"]
         with torch.no_grad():
-            later, later_logp = _sampled(policy(following), samples + 1)
-            worth = torch.minimum(*slow(following, later[0]))
+            later, later_logp = _sample_actions(policy(next_obs), samples + 1)
+            next_v = torch.minimum(*slow(next_obs, later[0]))
             if not conservative:
-                worth = worth - log_alpha.exp() * later_logp[0]
-            wanted = batch["rewards"] + batch["discounts"] * worth
-        taken = critics(obs, actions)
-        loss = _squares(taken, wanted)
+                next_v = next_v - log_alpha.exp() * later_logp[0]
+            td_target = batch["rewards"] + batch["discounts"] * next_v
+        q_taken = critics(obs, actions)
+        loss = _squares(q_taken, td_target)
         if conservative:
             with torch.no_grad():
-                now, now_logp = _sampled(policy(obs), samples)
+                now, now_logp = _sample_actions(policy(obs), samples)
                 uniform = torch.rand_like(now) * 2.0 - 1.0
-                others = torch.cat([uniform, now, later[1:]])
+                other_actions = torch.cat([uniform, now, later[1:]])
                 density = torch.full_like(now_logp, -ACTIONS * math.log(2.0))
                 densities = torch.cat([density, now_logp, later_logp[1:]])
-            of_each = zip(critics(obs.expand(len(others), *obs.shape), others), taken, strict=True)
+            of_each = zip(
+                critics(obs.expand(len(other_actions), *obs.shape), other_actions), q_taken, strict=True
+            )
             gaps = torch.stack(
-                [5.0 * (torch.logsumexp(each - densities, 0) - known).mean() for each, known in of_each]
+                [5.0 * (torch.logsumexp(q - densities, 0) - q_of_taken).mean() for q, q_of_taken in of_each]
             )
             weight = log_weight.exp().clamp(max=1e6)
             loss = loss + (weight.detach() * (gaps - 5.0)).sum()
             _move(of_weight, -0.5 * (weight * (gaps.detach() - 5.0)).sum())
         _move(of_critics, loss)
-        drawn, logp = _sampled(policy(obs), 1)
-        worth = torch.minimum(*critics(obs, drawn[0]))
-        _move(of_policy, (log_alpha.detach().exp() * logp[0] - worth).mean())
+        sampled_actions, logp = _sample_actions(policy(obs), 1)
+        q = torch.minimum(*critics(obs, sampled_actions[0]))
+        _move(of_policy, (log_alpha.detach().exp() * logp[0] - q).mean())
         _move(of_alpha, -log_alpha * (logp.detach().mean() - ACTIONS))
         _follow(slow, critics)
 
@@ -160,7 +163,7 @@ def sac(device: str) -> Update:
     return cql(device, conservative=False)
 
 
-def captured(update: Update, batches: list[Batch]) -> Update:
+def capture_update(update: Update, batches: list[Batch]) -> Update:
     """Two updates as a CUDA graph (every second one may do otherwise), launched with the second one's batch."""
     pair = [{name: column.clone() for name, column in batches[0].items()} for _ in range(2)]
     side = torch.cuda.Stream()
@@ -173,13 +176,13 @@ def captured(update: Update, batches: list[Batch]) -> Update:
     with torch.cuda.graph(graph, stream=side):
         for batch in pair:
             update(batch)
-    made = 0
+    num_calls = 0
 
     def launch(batch: Batch) -> None:
-        nonlocal made
-        torch._foreach_copy_(list(pair[made % 2].values()), list(batch.values()))
-        made += 1
-        if made % 2 == 0:
+        nonlocal num_calls
+        torch._foreach_copy_(list(pair[num_calls % 2].values()), list(batch.values()))
+        num_calls += 1
+        if num_calls % 2 == 0:
             graph.replay()
 
     return launch
@@ -230,7 +233,7 @@ def _move(adam: torch.optim.Adam, loss: Tensor) -> None:
 
 
 def _follow(slow: nn.Module, quick: nn.Module) -> None:
-    torch._foreach_lerp_([*slow.parameters()], [each.detach() for each in quick.parameters()], TAU)
+    torch._foreach_lerp_([*slow.parameters()], [parameter.detach() for parameter in quick.parameters()], TAU)
 
 
 def _squares(values: tuple[Tensor, Tensor], wanted: Tensor) -> Tensor:
@@ -239,11 +242,11 @@ def _squares(values: tuple[Tensor, Tensor], wanted: Tensor) -> Tensor:
 
 def _logp(inputs: Tensor, actions: Tensor) -> Tensor:
     mean, log_std = inputs.chunk(2, -1)
-    scaled = (actions - mean) * torch.exp(-log_std)
-    return (-0.5 * scaled.square() - log_std).sum(-1) - 0.5 * ACTIONS * math.log(2.0 * math.pi)
+    standardised = (actions - mean) * torch.exp(-log_std)
+    return (-0.5 * standardised.square() - log_std).sum(-1) - 0.5 * ACTIONS * math.log(2.0 * math.pi)
 
 
-def _sampled(inputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _sample_actions(inputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """So many actions within ±1 of each row, and their log-densities."""
     mean, log_std = inputs.chunk(2, -1)
     log_std = log_std.clamp(-20.0, 2.0)

@@ -58,10 +58,10 @@ def run(folder: Path, text: str, name: str) -> float:
     """Seconds of a `hindcast run`."""
     file = folder / f"{name}.yaml"
     file.write_text(text.replace("FOLDER", str(folder)))
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     command = [sys.executable, "-m", "hindcast.cli.main", "--quiet", "run", str(file)]
     subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start_time
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    first, reached = [], []
+    first, final_returns = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         expert = run(folder, RECORDING, "recording")
@@ -85,12 +85,12 @@ def main() -> None:
             lines = (folder / f"runs/clone{number}/r1/results.jsonl").read_bytes().splitlines()
             results = [orjson.loads(line) for line in lines]
             evaluating = sum(line["timers"]["evaluation_wait_s"] for line in results if "timers" in line)
-            reached.append(results[-1]["time_total_s"] + evaluating)
+            final_returns.append(results[-1]["time_total_s"] + evaluating)
     table = Table("what", "median s", "all", "target", title="CartPole, 500 episodes")
     table.add_row("expert and 500 episodes recorded, whole process", f"{expert:.1f}", "", "")
     rows = (
         ("whole process of one update, report included", first, "< 5 s"),
-        ("training to return 450", reached, "< 15 s"),
+        ("training to return 450", final_returns, "< 15 s"),
     )
     for what, values, target in rows:
         table.add_row(what, f"{statistics.median(values):.2f}", str([round(v, 2) for v in values]), target)

@@ -46,20 +46,20 @@ def record(policy: Path, episodes: int, output: dict[str, str]) -> float:
             CARTPOLE, WIDTH, 0, True, Target.from_output(spec, resolve(folder)), "bench", data
         )
         ranges = [RangeToRecord(0, range(episodes))]
-        begun = time.process_time()
+        start_time = time.process_time()
         (made,) = record_ranges(
             LocalWorkers(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
         )
-        return made.commit.timesteps / (time.process_time() - begun)
+        return made.commit.timesteps / (time.process_time() - start_time)
 
 
 def read(file: Path) -> Callable[[], float]:
     """Read all rows, all columns."""
 
     def once() -> float:
-        begun = time.process_time()
+        start_time = time.process_time()
         steps = read_exported_file(resolve(file), "columns").num_steps
-        return steps / (time.process_time() - begun)
+        return steps / (time.process_time() - start_time)
 
     return once
 
@@ -77,7 +77,7 @@ OUTPUTS = {
 def recordings(folder: Path, episodes: int, rounds: int) -> None:
     """All layouts against Episodes / Arrow."""
     train_expert(folder / "module")
-    found = take_turns(
+    results = take_turns(
         {
             name: lambda output=output: record(folder / "module", episodes, output)
             for name, output in OUTPUTS.items()
@@ -91,7 +91,7 @@ def recordings(folder: Path, episodes: int, rounds: int) -> None:
         ("CSV", 0.9),
         ("SampleBatch", 0.9),
     ):
-        pair = {who: found[who] for who in (name, "Episodes")}
+        pair = {who: results[who] for who in (name, "Episodes")}
         report(f"recording: {name} against Episodes", "timesteps/s", pair, name, {"Episodes": target})
 
 
@@ -99,19 +99,19 @@ def write(block: Block, layout: str) -> float:
     """Timesteps per second of CPU time of encoding and writing CartPole's columns."""
     spec = DataSpec.from_block(block, spaces.Box(-9, 9, (4,)), spaces.Discrete(2))
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.process_time()
+        start_time = time.process_time()
         with BlockWriter(resolve(folder), spec, "s", layout=layout) as writer:
             writer.write(block)
-        return block.num_steps / (time.process_time() - begun)
+        return block.num_steps / (time.process_time() - start_time)
 
 
 def writings(rounds: int) -> None:
     """What the layouts do apart from playing."""
     block = make_block(200)
-    found = take_turns(
+    results = take_turns(
         {name: lambda name=name: write(block, name) for name in (*LAYOUTS, *EXPORTED_LAYOUTS)}, rounds
     )
-    report("encoding and writing", "timesteps/s", found, "JSON", {})
+    report("encoding and writing", "timesteps/s", results, "JSON", {})
 
 
 def readings(folder: Path, python: str, rounds: int) -> None:
@@ -122,8 +122,8 @@ def readings(folder: Path, python: str, rounds: int) -> None:
         writer.write(block)
     file = folder / "s-000.parquet"
     with Rival("rllib_columns.py", python, str(file), str(ROWS_OF_RIVAL)) as rival:
-        found = take_turns({"Hindcast": read(file), "RLlib": rival}, rounds)
-    report("reading Columns", "timesteps/s", found, "Hindcast", {"RLlib": 30})
+        results = take_turns({"Hindcast": read(file), "RLlib": rival}, rounds)
+    report("reading Columns", "timesteps/s", results, "Hindcast", {"RLlib": 30})
 
 
 def main() -> None:

@@ -48,14 +48,14 @@ def make_recording(folder: Path, episodes: int) -> Path:
     return folder / "s-000.parquet"
 
 
-def ours(path: Path, out: Path) -> Callable[[], float]:
+def hindcast_converter(path: Path, out: Path) -> Callable[[], float]:
     """Convert it, in this process."""
 
     def convert() -> float:
         shutil.rmtree(out, ignore_errors=True)
-        begun = time.process_time()
-        written = write(open_dataset(path), Target(resolve(out)))
-        return written.timesteps / (time.process_time() - begun)
+        start_time = time.process_time()
+        result = write(open_dataset(path), Target(resolve(out)))
+        return result.timesteps / (time.process_time() - start_time)
 
     return convert
 
@@ -76,10 +76,12 @@ def main() -> None:
         folder = Path(name)
         path = make_recording(folder / "recorded", arguments.episodes)
         with Rival("rllib_decode.py", arguments.rllib, str(path)) as rival:
-            found = take_turns({"Hindcast": ours(path, folder / "out"), "RLlib": rival}, arguments.rounds)
-        report("MessagePack to Arrow, verified", "timesteps/s", found, "Hindcast", {"RLlib": 5})
+            results = take_turns(
+                {"Hindcast": hindcast_converter(path, folder / "out"), "RLlib": rival}, arguments.rounds
+            )
+        report("MessagePack to Arrow, verified", "timesteps/s", results, "Hindcast", {"RLlib": 5})
         before = peak()
-        ours(make_recording(folder / "more", 4 * arguments.episodes), folder / "out")()
+        hindcast_converter(make_recording(folder / "more", 4 * arguments.episodes), folder / "out")()
         print(json.dumps({"peak_bytes": before, "more_bytes_for_four_times_the_data": peak() - before}))
 
 

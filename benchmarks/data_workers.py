@@ -48,7 +48,7 @@ def main() -> None:
         single = DataWorkers((1, 1))
         starts: list[float] = []
         with ray_connection(num_cpus=args.workers):
-            found = take_turns(
+            results = take_turns(
                 {
                     "DataWorkers": lambda: speed(pool, dataset, starts),
                     "Local": lambda: speed(Local(), dataset, []),
@@ -58,19 +58,19 @@ def main() -> None:
                 args.rounds,
             )
         title = f"blocks of 16 MiB, {args.workers} data workers"
-        report(title, "timesteps/s", found, "DataWorkers", {})
-        print(f"DataWorkers / Local: {ratio(found, 'DataWorkers', 'Local'):.2f} x")
-        two = ratio(found, "one worker, two sources", "one worker")
+        report(title, "timesteps/s", results, "DataWorkers", {})
+        print(f"DataWorkers / Local: {ratio(results, 'DataWorkers', 'Local'):.2f} x")
+        two = ratio(results, "one worker, two sources", "one worker")
         print(f"two sources / one, on one worker: {two:.2f} x")
         print(f"seconds until the first block: {statistics.median(starts):.1f}")
 
 
 def speed(executor: Executor, dataset: Dataset, starts: list[float], sources: int = 1) -> float:
     """Timesteps/s after the first pass; the seconds until its first block go to `starts`."""
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     arriving = blocks(executor, dataset, sources)
     next(arriving)
-    starts.append(time.perf_counter() - started)
+    starts.append(time.perf_counter() - start_time)
     deque(islice(arriving, len(dataset.units) - 1), maxlen=0)
     second = time.perf_counter()
     steps = 0

@@ -87,10 +87,10 @@ def measure(rivals: dict[str, Callable[[], int]], rounds: int) -> dict[str, floa
     rates: dict[str, list[float]] = {name: [] for name in rivals}
     for i in range(rounds + 1):
         for name, run in rivals.items():
-            started = time.process_time()
+            start_time = time.process_time()
             steps = run()
             if i:  # the first round warms up
-                rates[name].append(steps / (time.process_time() - started))
+                rates[name].append(steps / (time.process_time() - start_time))
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
@@ -99,11 +99,11 @@ def run_one(folder: Path, steps: int, smooth: bool, rounds: int) -> dict[str, fl
     block = make_block(steps, smooth)
     with BlockWriter(resolve(folder), DataSpec.from_block(block), file_stem(0, "bench")) as writer:
         writer.write(block)
-    nested = folder / "_nested.parquet"
-    write_nested(block, nested)
+    nested_file = folder / "_nested.parquet"
+    write_nested(block, nested_file)
     dataset = open_dataset(folder)
 
-    def ours() -> int:
+    def read_with_hindcast() -> int:
         return sum(dataset.read(unit).num_steps for unit in dataset.units)
 
     def copy() -> int:
@@ -112,7 +112,12 @@ def run_one(folder: Path, steps: int, smooth: bool, rounds: int) -> dict[str, fl
         return block.num_steps
 
     return measure(
-        {"numpy copy": copy, "Dataset.read": ours, "nested lists": lambda: read_nested(nested)}, rounds
+        {
+            "numpy copy": copy,
+            "Dataset.read": read_with_hindcast,
+            "nested lists": lambda: read_nested(nested_file),
+        },
+        rounds,
     )
 
 

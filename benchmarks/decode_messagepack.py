@@ -48,14 +48,14 @@ def make_block(episodes: int) -> Block:
     )
 
 
-def ours(path: Path, spec: DataSpec) -> Callable[[], float]:
+def hindcast_decoder(path: Path, spec: DataSpec) -> Callable[[], float]:
     """Decode all cells, all columns."""
     table, layout, leaves = pq.read_table(path), MessagePackEpisodes(), list(spec.leaves)
 
     def decode() -> float:
-        begun = time.process_time()
+        start_time = time.process_time()
         block = layout.decode(table, spec, leaves)
-        return block.num_steps / (time.process_time() - begun)
+        return block.num_steps / (time.process_time() - start_time)
 
     return decode
 
@@ -74,8 +74,8 @@ def main() -> None:
             writer.write(block)
         path = Path(folder) / "s-000.parquet"
         with Rival("rllib_decode.py", arguments.rllib, str(path)) as rival:
-            found = take_turns({"Hindcast": ours(path, spec), "RLlib": rival}, arguments.rounds)
-    report("decode MessagePack, 500-step episodes", "timesteps/s", found, "Hindcast", {"RLlib": 30})
+            results = take_turns({"Hindcast": hindcast_decoder(path, spec), "RLlib": rival}, arguments.rounds)
+    report("decode MessagePack, 500-step episodes", "timesteps/s", results, "Hindcast", {"RLlib": 30})
 
 
 if __name__ == "__main__":

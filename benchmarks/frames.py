@@ -50,13 +50,13 @@ def make_block() -> Block:
     )
 
 
-def timed(act: Callable[[], object]) -> Callable[[], float]:
+def make_timed(act: Callable[[], object]) -> Callable[[], float]:
     """Timesteps a second of CPU time."""
 
     def run() -> float:
-        begun = time.process_time()
+        start_time = time.process_time()
         act()
-        return EPISODES * LENGTH / (time.process_time() - begun)
+        return EPISODES * LENGTH / (time.process_time() - start_time)
 
     return run
 
@@ -87,9 +87,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         layouts = (*LAYOUTS, COLUMNS_LAYOUT)
         folders = {layout: Path(name) / str(number) for number, layout in enumerate(layouts)}
-        copying = {"numpy copy": timed(block.columns["obs"].copy)}
-        readers = {layout: timed(reader(folder, layout, block)) for layout, folder in folders.items()}
-        writers = {layout: timed(partial(write, folder, layout, block)) for layout, folder in folders.items()}
+        copying = {"numpy copy": make_timed(block.columns["obs"].copy)}
+        readers = {layout: make_timed(reader(folder, layout, block)) for layout, folder in folders.items()}
+        writers = {
+            layout: make_timed(partial(write, folder, layout, block)) for layout, folder in folders.items()
+        }
         reading = take_turns(copying | readers, arguments.rounds)
         writing = take_turns(copying | writers, arguments.rounds)
     report(f"reading frames (target {TARGET:,} in episodes)", "timesteps/s", reading, COLUMNS_LAYOUT, {})

@@ -76,9 +76,9 @@ def write(folder: Path, episodes: int) -> None:
 
 def seconds_of(arguments: list[str], folder: Path) -> float:
     """How long a Python process takes that is given the folder."""
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     subprocess.run([sys.executable, *arguments, str(folder)], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - started
+    return time.perf_counter() - start_time
 
 
 def main() -> None:
@@ -96,9 +96,9 @@ def main() -> None:
             if what == "open, by the footers":
                 shutil.rmtree(folder / FOLDER)
             seconds = seconds_of(call, folder)
-            most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
+            peak_megabytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000
             aim = "" if target is None else f"< {target:g}"
-            table.add_row(what, f"{seconds:.1f}", aim, f"{most:,.0f}")
+            table.add_row(what, f"{seconds:.1f}", aim, f"{peak_megabytes:,.0f}")
     Console().print(table)
 
 

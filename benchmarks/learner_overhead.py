@@ -61,7 +61,9 @@ def main() -> None:
     for turn in range(args.turns):
         for name in sorted(steps, reverse=bool(turn % 2)):
             seconds[name].append(_seconds(steps[name], batches, args.device))
-    ours, theirs, alike = (np.array(seconds[name][10:]) / TURN for name in ("learner", "bare", "same"))
+    learner_seconds, bare_seconds, repeated_seconds = (
+        np.array(seconds[name][10:]) / TURN for name in ("learner", "bare", "same")
+    )
     learner.metrics()
     print(
         json.dumps(
@@ -70,11 +72,11 @@ def main() -> None:
                 "device": args.device,
                 "threads": args.threads,
                 "batch": args.batch,
-                "bare_ms": round(float(np.median(theirs)) * 1e3, 3),
-                "learner_ms": round(float(np.median(ours)) * 1e3, 3),
-                "learner_over_bare": round(float(np.median(ours / theirs)), 4),
-                "overhead_us": _microseconds(ours, alike),
-                "overhead_with_metrics_us": _microseconds(ours, theirs),
+                "bare_ms": round(float(np.median(bare_seconds)) * 1e3, 3),
+                "learner_ms": round(float(np.median(learner_seconds)) * 1e3, 3),
+                "learner_over_bare": round(float(np.median(learner_seconds / bare_seconds)), 4),
+                "overhead_us": _microseconds(learner_seconds, repeated_seconds),
+                "overhead_with_metrics_us": _microseconds(learner_seconds, bare_seconds),
             }
         )
     )
@@ -117,12 +119,12 @@ def _seconds(
     step: Callable[[dict[str, torch.Tensor]], None], batches: list[dict[str, torch.Tensor]], device: str
 ) -> float:
     clock = time.process_time if device == "cpu" else time.perf_counter
-    started = clock()
+    start_time = clock()
     for batch in batches:
         step(batch)
     if device != "cpu":
         torch.cuda.synchronize()
-    return clock() - started
+    return clock() - start_time
 
 
 if __name__ == "__main__":

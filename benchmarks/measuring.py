@@ -18,13 +18,13 @@ from rich.table import Table
 
 def take_turns(rivals: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Call each rival `rounds` times after a warm-up, in alternating order; what each returned."""
-    found: dict[str, list[float]] = {name: [] for name in rivals}
+    results: dict[str, list[float]] = {name: [] for name in rivals}
     for turn in range(rounds + 1):
         for name in sorted(rivals, reverse=bool(turn % 2)):
             value = rivals[name]()
             if turn:
-                found[name].append(value)
-    return found
+                results[name].append(value)
+    return results
 
 
 class Rival:
@@ -60,9 +60,9 @@ class Rival:
         assert self._process.stdin is not None
         self._send(signal.SIGCONT)
         print(line, file=self._process.stdin, flush=True)
-        measured = self._read()
+        answer = self._read()
         self._send(signal.SIGSTOP)
-        return float(measured)
+        return float(answer)
 
     def _read(self) -> str:
         assert self._process.stdout is not None

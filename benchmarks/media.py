@@ -157,13 +157,13 @@ def read_ours(name: str, path: Path) -> int:
     )
 
 
-def timed(read: Callable[[], int], steps: int) -> Callable[[], float]:
+def make_timed(read: Callable[[], int], steps: int) -> Callable[[], float]:
     """Timesteps a second of CPU time."""
 
     def run() -> float:
-        begun = time.process_time()
+        start_time = time.process_time()
         assert read() == steps
-        return steps / (time.process_time() - begun)
+        return steps / (time.process_time() - start_time)
 
     return run
 
@@ -208,10 +208,10 @@ def main() -> None:
             ),
         ):
             readers = {"ours": partial(read_ours, *ours), **rivals}
-            found = take_turns(
-                {who: timed(read, episodes * STEPS) for who, read in readers.items()}, arguments.rounds
+            results = take_turns(
+                {who: make_timed(read, episodes * STEPS) for who, read in readers.items()}, arguments.rounds
             )
-            report(f"reading {title}", "timesteps/s", found, "ours", dict.fromkeys(rivals, target))
+            report(f"reading {title}", "timesteps/s", results, "ours", dict.fromkeys(rivals, target))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Cluster:
         self.kuberay = FakeKubeRay(api, namespace)
         self._pool = ThreadPoolExecutor(6)
 
-    def each(self, do: Callable[[str], object]) -> None:
+    def for_each_name(self, do: Callable[[str], object]) -> None:
         """For each recording, some at a time."""
         list(self._pool.map(do, self.names))
 
@@ -105,16 +105,16 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
     with operator() as running:
         wait_for(lambda: running.has_logged("filled"), "the operator runs", 60)
         pid, began = running.process.pid, cpu_seconds(running.process.pid)
-        started = time.monotonic()
-        cluster.each(cluster.accept)
+        start_time = time.monotonic()
+        cluster.for_each_name(cluster.accept)
         wait_for(lambda: cluster.all_are("Starting"), "each has its RayJob and status", 600)
         yield Row(
             f"{count} accepted, each with RayJob and status: CPU",
             f"{cpu_seconds(pid) - began:.1f} s",
             "≤ 60 s",
         )
-        yield Row("… wall", f"{time.monotonic() - started:.0f} s", "")
-        cluster.each(cluster.take_up)
+        yield Row("… wall", f"{time.monotonic() - start_time:.0f} s", "")
+        cluster.for_each_name(cluster.take_up)
         settle(running)
         writes, began = running.writes(), cpu_seconds(pid)
         time.sleep(REST_SECONDS)
@@ -128,14 +128,16 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
         )
         yield Row("peak memory", f"{peak_memory(pid):.0f} MB", "< 300 MB")
         settle(running)
-    started = time.monotonic()
-    with operator() as again:
-        wait_for(lambda: again.has_logged("listens"), "the operator is back", 60)
-        wait_for(lambda: looks(again) >= count, "each was looked at", 120)
-        yield Row(f"restart until {count} were looked at", f"{time.monotonic() - started:.1f} s", "< 30 s")
+    start_time = time.monotonic()
+    with operator() as second_operator:
+        wait_for(lambda: second_operator.has_logged("listens"), "the operator is back", 60)
+        wait_for(lambda: looks(second_operator) >= count, "each was looked at", 120)
+        yield Row(f"restart until {count} were looked at", f"{time.monotonic() - start_time:.1f} s", "< 30 s")
         time.sleep(5)
-        yield Row("writes after the restart", f"{again.writes():.0f}", "0")
-        yield Row("peak memory after the restart", f"{peak_memory(again.process.pid):.0f} MB", "< 300 MB")
+        yield Row("writes after the restart", f"{second_operator.writes():.0f}", "0")
+        yield Row(
+            "peak memory after the restart", f"{peak_memory(second_operator.process.pid):.0f} MB", "< 300 MB"
+        )
 
 
 def settle(operator: OperatorProcess) -> None:
@@ -153,8 +155,8 @@ def looks(operator: OperatorProcess) -> float:
 
 def latencies(cluster: Cluster) -> list[float]:
     """Seconds from the answer to a change of a RayJob to the watch's event with our status."""
-    changed: dict[str, float] = {}
-    seen: dict[str, float] = {}
+    change_times: dict[str, float] = {}
+    status_times: dict[str, float] = {}
     stop = threading.Event()
 
     def see() -> None:
@@ -170,28 +172,28 @@ def latencies(cluster: Cluster) -> list[float]:
         ):
             name, status = event["object"]["metadata"]["name"], event["object"].get("status", {})
             if status.get("state") == "Failed":
-                seen.setdefault(name, time.monotonic())
+                status_times.setdefault(name, time.monotonic())
             if stop.is_set():
                 return
 
     watcher = threading.Thread(target=see, daemon=True)
     watcher.start()
     time.sleep(2)
-    chosen = cluster.names[:CHANGES]
-    for name in chosen:
+    sample = cluster.names[:CHANGES]
+    for name in sample:
         cluster.refuse(name)
-        changed[name] = time.monotonic()
+        change_times[name] = time.monotonic()
         time.sleep(0.05)
-    wait_for(lambda: len(seen) >= len(chosen), "each change is seen", 60)
+    wait_for(lambda: len(status_times) >= len(sample), "each change is seen", 60)
     stop.set()
-    return [seen[name] - changed[name] for name in chosen]
+    return [status_times[name] - change_times[name] for name in sample]
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--resources", type=int, default=1000)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     namespace = f"scale-{uuid.uuid4().hex[:8]}"
     rows: list[Row] = []
     with ApiServer.of(os.environ["KUBECONFIG"]) as api, tempfile.TemporaryDirectory() as folder:
@@ -204,13 +206,13 @@ def main() -> None:
             return OperatorProcess(kubeconfig, log, "--namespace", namespace, "--log-level", "info")
 
         try:
-            for row in measure(Cluster(api, namespace, given.resources), operator):
+            for row in measure(Cluster(api, namespace, arguments.resources), operator):
                 print(f"{row.what}: {row.found}", flush=True)
                 rows.append(row)
         finally:
             drop_account(api, namespace)
             api.delete(f"/api/v1/namespaces/{namespace}")
-    table = Table("what", "measured", "target", title=f"The operator with {given.resources} resources")
+    table = Table("what", "measured", "target", title=f"The operator with {arguments.resources} resources")
     for row in rows:
         table.add_row(row.what, row.found, row.target)
     Console().print(table)

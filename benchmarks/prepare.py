@@ -61,9 +61,9 @@ def prepare(path: Path) -> Callable[[], float]:
 
     def once() -> float:
         with tempfile.TemporaryDirectory() as cache:
-            begun = time.perf_counter()
+            start_time = time.perf_counter()
             dataset = opening.open_data(path, cache=cache)
-            return dataset.num_steps / (time.perf_counter() - begun)
+            return dataset.num_steps / (time.perf_counter() - start_time)
 
     return once
 
@@ -81,8 +81,8 @@ def here(folder: Path, python: str | None, episodes: int, rounds: int) -> None:
         return
     pq.write_table(table.slice(0, ROWS_OF_RIVAL), folder / "ordered.parquet")
     with Rival("rllib_prepare.py", python, str(folder / "ordered.parquet"), str(ROWS_OF_RIVAL)) as rival:
-        found = take_turns({**ours, "RLlib's way": rival}, rounds)
-    report("preparing", "rows/s", found, "Hindcast", {"RLlib's way": 5})
+        results = take_turns({**ours, "RLlib's way": rival}, rounds)
+    report("preparing", "rows/s", results, "Hindcast", {"RLlib's way": 5})
 
 
 def on_ray(folder: Path, episodes: int, rounds: int) -> None:

@@ -55,10 +55,10 @@ def train_expert(folder: Path) -> None:
     resource = OfflineRecording.model_validate({"metadata": {"name": "bench"}, "spec": spec})
     trainer = make_online_trainer(resource, train, WIDTH)
     evaluator = EnvEvaluator(CARTPOLE, train.evaluation.duration, explore=True)
-    reached = 0.0
-    while reached < 450:
+    mean_return = 0.0
+    while mean_return < 450:
         result = iterate_and_evaluate(trainer, evaluator, seed=0)
-        reached = result["evaluation"]["env_runners"]["episode_return_mean"]
+        mean_return = result["evaluation"]["env_runners"]["episode_return_mean"]
     trainer.policy.save(folder)
 
 
@@ -69,18 +69,18 @@ def record(policy: Path, episodes: int) -> float:
         data = describe_columns(CARTPOLE, actor, explore=True)
         task = RecordingTask(CARTPOLE, WIDTH, 0, True, Target(resolve(folder)), "bench", data)
         ranges = [RangeToRecord(0, range(episodes))]
-        begun = time.perf_counter()
-        (made,) = record_ranges(
+        start_time = time.perf_counter()
+        (output,) = record_ranges(
             LocalWorkers(Runner(task)), str(policy), lambda _: ranges.pop() if ranges else None
         )
-        return made.commit.timesteps / (time.perf_counter() - begun)
+        return output.commit.timesteps / (time.perf_counter() - start_time)
 
 
 def bare(policy: Policy, steps: int) -> float:
     """Timesteps per second of the loop that stores nothing."""
     environments = gym.make_vec(CARTPOLE.id, num_envs=WIDTH, vectorization_mode="sync")
     observation, _ = environments.reset(seed=0)
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     with torch.inference_mode():
         for _ in range(steps):
             inputs = policy.module.forward_exploration({"obs": torch.from_numpy(observation)})[
@@ -88,7 +88,7 @@ def bare(policy: Policy, steps: int) -> float:
             ]
             distribution = torch.distributions.Categorical(logits=inputs, validate_args=False)
             observation, *_ = environments.step(distribution.sample().numpy())
-    return steps * WIDTH / (time.perf_counter() - begun)
+    return steps * WIDTH / (time.perf_counter() - start_time)
 
 
 def rllib(python: str, policy: Policy, folder: Path, episodes: int) -> float:
@@ -97,10 +97,12 @@ def rllib(python: str, policy: Policy, folder: Path, episodes: int) -> float:
     np.savez(folder / "weights.npz", **weights)
     command = [python, str(RIVAL), str(folder / "weights.npz"), str(episodes)]
     environment = {**os.environ, "RAY_worker_niceness": "0", "PYTHONPATH": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"RLlib failed:\n{done.stderr[-2000:]}")
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["steps_per_s"])
+    process = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=folder, check=False
+    )
+    if process.returncode != 0:
+        raise SystemExit(f"RLlib failed:\n{process.stderr[-2000:]}")
+    return float(json.loads(process.stdout.strip().splitlines()[-1])["steps_per_s"])
 
 
 def main() -> None:
@@ -125,8 +127,8 @@ def main() -> None:
         if arguments.rllib:
             rivals["rllib"] = lambda: rllib(arguments.rllib, policy, folder, 24)
             targets["rllib"] = 40
-        found = take_turns(rivals, arguments.rounds)
-        report("recording with the expert", "timesteps/s", found, "ours", targets)
+        results = take_turns(rivals, arguments.rounds)
+        report("recording with the expert", "timesteps/s", results, "ours", targets)
 
 
 if __name__ == "__main__":

@@ -38,39 +38,39 @@ def small_policy() -> Policy:
     return Policy(module.eval(), preprocessing, _OBSERVATIONS, _ACTIONS)
 
 
-def played(decides: Any, decisions: int, seed: int) -> list[float]:
+def play(decides: Any, decisions: int, seed: int) -> list[float]:
     """Seconds that each of `decisions` actions took, in episodes of 50."""
     observations = np.random.default_rng(seed).normal(size=(decisions, 8)).astype(np.float32).tolist()
-    waited = []
+    latencies = []
     for first in range(0, decisions, _STEPS):
         episode = decides.start_episode()
         for observation in observations[first : first + _STEPS]:
-            begun = time.perf_counter()
+            request_time = time.perf_counter()
             decides.get_action(episode, observation)
-            waited.append(time.perf_counter() - begun)
+            latencies.append(time.perf_counter() - request_time)
             decides.log_returns(episode, 1.0)
         decides.end_episode(episode, observations[first])
-    return waited
+    return latencies
 
 
-def measured(name: str, threads: int, decisions: int, connect: Callable[[], Any]) -> None:
+def print_latencies(name: str, threads: int, decisions: int, connect: Callable[[], Any]) -> None:
     """Play in some threads, and print how long they waited."""
-    waited: list[float] = []
+    latencies: list[float] = []
 
     def application(seed: int) -> None:
-        waited.extend(played(connect(), decisions // threads, seed))
+        latencies.extend(play(connect(), decisions // threads, seed))
 
     running = [threading.Thread(target=application, args=(seed,)) for seed in range(threads)]
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    rate = len(waited) / (time.perf_counter() - begun)
-    p50, p99, p999 = np.percentile(waited, [50, 99, 99.9]) * 1e3
+    rate = len(latencies) / (time.perf_counter() - start_time)
+    p50, p99, p999 = np.percentile(latencies, [50, 99, 99.9]) * 1e3
     print(
         f"{name:>12}, {threads} threads: {rate:7,.0f} decisions/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, "
-        f"p99.9 {p999:.2f} ms, longest {max(waited) * 1e3:.1f} ms"
+        f"p99.9 {p999:.2f} ms, longest {max(latencies) * 1e3:.1f} ms"
     )
 
 
@@ -101,15 +101,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--decisions", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=4)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with PolicyServer(small_policy(), folder / "log") as server:
-            for threads in (1, given.threads):
-                measured("in process", threads, given.decisions, lambda: server)
+            for threads in (1, arguments.threads):
+                print_latencies("in process", threads, arguments.decisions, lambda: server)
         with serving(folder) as address:
-            for threads in (1, given.threads):
-                measured("over HTTP", threads, given.decisions, lambda: PolicyClient(address, "token"))
+            for threads in (1, arguments.threads):
+                print_latencies(
+                    "over HTTP", threads, arguments.decisions, lambda: PolicyClient(address, "token")
+                )
 
 
 if __name__ == "__main__":

@@ -67,25 +67,25 @@ def write(folder: Path, data: dict[str, np.ndarray]) -> None:
 
 
 def _batch(data: dict[str, np.ndarray], start: int, is_packed: bool) -> str:
-    own = {name: values[start : start + STEPS] for name, values in data.items()}
+    episode = {name: values[start : start + STEPS] for name, values in data.items()}
     cells = {
-        name: _packed(values) if is_packed and values.ndim > 1 else values.tolist()
-        for name, values in own.items()
+        name: _pack(values) if is_packed and values.ndim > 1 else values.tolist()
+        for name, values in episode.items()
     }
     return json.dumps({"type": "SampleBatch", **cells}) + "\n"
 
 
-def _packed(values: np.ndarray) -> str:
+def _pack(values: np.ndarray) -> str:
     return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(values), asbytes=True)).decode()
 
 
-def ours(path: Path, form: str) -> float:
+def read_with_hindcast(path: Path, form: str) -> float:
     """Timesteps per second, finding the pieces included."""
-    begun = time.process_time()
-    options, known = ReadOptions(), FORMATS[form]
-    pieces = known.pieces(resolve(path), options)
-    steps = sum(len(rows) for piece in pieces for rows in known.read(piece, options))
-    return steps / (time.process_time() - begun)
+    start_time = time.process_time()
+    options, table_format = ReadOptions(), FORMATS[form]
+    pieces = table_format.pieces(resolve(path), options)
+    steps = sum(len(rows) for piece in pieces for rows in table_format.read(piece, options))
+    return steps / (time.process_time() - start_time)
 
 
 def pandas(path: Path) -> float:
@@ -95,11 +95,11 @@ def pandas(path: Path) -> float:
         ".csv": lambda: pd.read_csv(path),
         ".json": lambda: pd.read_json(path, lines=True),
     }
-    begun = time.process_time()
+    start_time = time.process_time()
     frame = readers[path.suffix]()
     for name in {"obs", "new_obs"} & set(frame.columns):
         np.stack(frame[name].to_list())
-    return len(frame) / (time.process_time() - begun)
+    return len(frame) / (time.process_time() - start_time)
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def main() -> None:
         for file, form in (("steps.parquet", "Parquet"), ("steps.csv", "CSV"), ("steps.json", "JSON")):
             path = folder / file
             rivals = {
-                "Hindcast": lambda path=path, form=form: ours(path, form),
+                "Hindcast": lambda path=path, form=form: read_with_hindcast(path, form),
                 "pandas": lambda path=path: pandas(path),
             }
             report(
@@ -133,9 +133,9 @@ def main() -> None:
 def against_rllib(path: Path, python: str, rounds: int) -> None:
     """SampleBatch JSON, ours against RLlib's reader."""
     with Rival("rllib_sample_batches.py", python, str(path)) as rival:
-        rivals = {"Hindcast": lambda: ours(path, "SampleBatch"), "RLlib": rival}
-        found = take_turns(rivals, rounds)
-    report(f"reading SampleBatch JSON, {path.stem}", "timesteps/s", found, "Hindcast", {"RLlib": 0.9})
+        rivals = {"Hindcast": lambda: read_with_hindcast(path, "SampleBatch"), "RLlib": rival}
+        results = take_turns(rivals, rounds)
+    report(f"reading SampleBatch JSON, {path.stem}", "timesteps/s", results, "Hindcast", {"RLlib": 0.9})
 
 
 if __name__ == "__main__":

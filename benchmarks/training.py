@@ -62,7 +62,7 @@ def write_data(folder: Path, episodes: int) -> None:
         writer.write(block)
 
 
-def ours(folder: Path, residency: str, updates: int, threads: int) -> Callable[[], float]:
+def hindcast_training(folder: Path, residency: str, updates: int, threads: int) -> Callable[[], float]:
     """Timesteps per second of one iteration of a training that goes on from turn to turn."""
     resource = OfflineTraining.model_validate(
         {
@@ -83,9 +83,9 @@ def ours(folder: Path, residency: str, updates: int, threads: int) -> Callable[[
     trainer.num_busy_processors = num_processors() - threads
 
     def turn() -> float:
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         trainer.iterate()
-        return updates * BATCH / (time.perf_counter() - begun)
+        return updates * BATCH / (time.perf_counter() - start_time)
 
     return turn
 
@@ -105,7 +105,7 @@ def bare(folder: Path, updates: int) -> Callable[[], float]:
 
     def turn() -> float:
         nonlocal order
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         for _ in range(updates):
             index = next(order, None)
             if index is None or len(index) < BATCH:
@@ -117,7 +117,7 @@ def bare(folder: Path, updates: int) -> Callable[[], float]:
             loss.backward()
             adam.step()
             adam.zero_grad()
-        return updates * BATCH / (time.perf_counter() - begun)
+        return updates * BATCH / (time.perf_counter() - start_time)
 
     return turn
 
@@ -136,9 +136,9 @@ def main() -> None:
         write_data(folder, arguments.episodes)
         plain = bare(folder, arguments.updates)
         for residency, target in (("Resident", 0.95), ("Streaming", 0.90)):
-            turn = ours(folder, residency, arguments.updates, arguments.threads)
-            found = take_turns({"ours": turn, "bare loop": plain}, arguments.rounds)
-            report(f"BC, {residency.lower()}", "timesteps/s", found, "ours", {"bare loop": target})
+            turn = hindcast_training(folder, residency, arguments.updates, arguments.threads)
+            results = take_turns({"ours": turn, "bare loop": plain}, arguments.rounds)
+            report(f"BC, {residency.lower()}", "timesteps/s", results, "ours", {"bare loop": target})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import torch
-from bare_updates import ACTIONS, HIDDEN, OBSERVATIONS, UPDATES, Batch, captured
+from bare_updates import ACTIONS, HIDDEN, OBSERVATIONS, UPDATES, Batch, capture_update
 from measuring import Rival, report, take_turns
 
 from hindcast.algorithms import REGISTRY, build
@@ -75,13 +75,13 @@ def batches_of(drawn: dict[str, np.ndarray], discrete: bool, device: str) -> lis
     """As our feeds give them."""
     tensors = {name: torch.from_numpy(column).to(device) for name, column in drawn.items()}
     tensors["discounts"] = GAMMA * (1.0 - tensors.pop("terminals"))
-    chosen = tensors.pop("chosen")
+    actions = tensors.pop("chosen")
     if discrete:
-        tensors["actions"] = chosen
+        tensors["actions"] = actions
     return [{name: column[number] for name, column in tensors.items()} for number in range(BATCHES)]
 
 
-def ours(name: str, device: str, compiled: bool = False) -> Callable[[Batch], object]:
+def hindcast_update(name: str, device: str, compiled: bool = False) -> Callable[[Batch], object]:
     """A learner's update."""
     actions = (
         gym.spaces.Discrete(ACTIONS) if name in DISCRETE else gym.spaces.Box(-1, 1, (ACTIONS,), np.float32)
@@ -103,12 +103,12 @@ def turns(
     clock = time.process_time if device == "cpu" else time.perf_counter
 
     def turn() -> float:
-        begun = clock()
+        start_time = clock()
         for batch in itertools.islice(itertools.cycle(batches), count):
             update(batch)
         if device != "cpu":
             torch.cuda.synchronize()
-        return count / (clock() - begun)
+        return count / (clock() - start_time)
 
     return turn
 
@@ -142,18 +142,20 @@ def main() -> None:
             )
             bare = UPDATES[name](device)
             rivals = {
-                "Hindcast": turns(ours(name, device), batches, count, device),
-                BARE: turns(bare if device == "cpu" else captured(bare, batches), batches, count, device),
+                "Hindcast": turns(hindcast_update(name, device), batches, count, device),
+                BARE: turns(
+                    bare if device == "cpu" else capture_update(bare, batches), batches, count, device
+                ),
             }
             if arguments.compiled and REGISTRY[name].compiled_methods:
                 rivals["Hindcast, compiled"] = turns(
-                    ours(name, device, compiled=True), batches, count, device
+                    hindcast_update(name, device, compiled=True), batches, count, device
                 )
             for rival, process in others.items():
                 if name in RIVALS[rival]:
                     rivals[rival] = partial(process, f"{name} {count}")
-            found = take_turns(rivals, arguments.rounds)
-            report(name, "updates/s", found, "Hindcast", AIMS, floor=FLOORS[device].get(name))
+            results = take_turns(rivals, arguments.rounds)
+            report(name, "updates/s", results, "Hindcast", AIMS, floor=FLOORS[device].get(name))
 
 
 if __name__ == "__main__":

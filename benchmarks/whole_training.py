@@ -75,7 +75,7 @@ def write_rows(path: Path, *, discrete: bool) -> Path:
     return path
 
 
-def ours(name: str, path: Path, updates: int) -> Callable[[], float]:
+def hindcast_training(name: str, path: Path, updates: int) -> Callable[[], float]:
     """One iteration of a training that goes on from turn to turn."""
     algorithm, _, environment = name.partition("/")
     spec: dict[str, Any] = {
@@ -101,9 +101,9 @@ def ours(name: str, path: Path, updates: int) -> Callable[[], float]:
     trainer.num_busy_processors = num_processors() - 1
 
     def turn() -> float:
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         trainer.iterate()
-        return updates / (time.perf_counter() - begun)
+        return updates / (time.perf_counter() - start_time)
 
     return turn
 
@@ -131,12 +131,12 @@ def main() -> None:
         }
         for name in arguments.algorithms:
             count = UPDATES_OF_TURN.get(name, 100)
-            turns = {"Hindcast": ours(name, discrete if name in DISCRETE else continuous, count)}
+            turns = {"Hindcast": hindcast_training(name, discrete if name in DISCRETE else continuous, count)}
             for rival, process in processes.items():
                 if name in RIVALS[rival]:
                     turns[rival] = partial(process, f"{name} {count}")
-            found = take_turns(turns, arguments.rounds)
-            report(f"{name}, whole training", "updates/s", found, "Hindcast", AIMS)
+            results = take_turns(turns, arguments.rounds)
+            report(f"{name}, whole training", "updates/s", results, "Hindcast", AIMS)
 
 
 if __name__ == "__main__":

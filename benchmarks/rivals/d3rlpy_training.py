@@ -30,13 +30,13 @@ def main() -> None:
 
 def turn_of(name, updates):
     algorithm, _, environment = name.partition("/")
-    trained = replace(ALGORITHMS[algorithm], batch_size=BATCH).create(device="cpu")
-    train = online(trained, environment, updates) if environment else offline(trained, algorithm, updates)
+    algo = replace(ALGORITHMS[algorithm], batch_size=BATCH).create(device="cpu")
+    train = online(algo, environment, updates) if environment else offline(algo, algorithm, updates)
 
     def turn():
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         train()
-        return updates / (time.perf_counter() - begun)
+        return updates / (time.perf_counter() - start_time)
 
     return turn
 

@@ -20,10 +20,10 @@ def main() -> None:
     prelearner.config = BCConfig().offline_data(input_compress_columns=[])
     print("ready", flush=True)
     for _ in sys.stdin:
-        begun = time.process_time()
+        start_time = time.process_time()
         table = pq.read_table(sys.argv[1], use_threads=False).slice(0, int(sys.argv[2]))
         episodes = prelearner._map_to_episodes(BlockAccessor.for_block(table).to_numpy())["episodes"]
-        print(sum(len(episode) for episode in episodes) / (time.process_time() - begun), flush=True)
+        print(sum(len(episode) for episode in episodes) / (time.process_time() - start_time), flush=True)
 
 
 if __name__ == "__main__":

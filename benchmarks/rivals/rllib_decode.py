@@ -18,13 +18,13 @@ def main() -> None:
     cells = pq.read_table(sys.argv[1])["item"].to_pylist()
     print("ready", flush=True)
     for _ in sys.stdin:
-        begun = time.process_time()
+        start_time = time.process_time()
         episodes = [
             SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
             for cell in cells
         ]
         steps = sum(len(episode) for episode in episodes)
-        print(steps / (time.process_time() - begun), flush=True)
+        print(steps / (time.process_time() - start_time), flush=True)
 
 
 if __name__ == "__main__":

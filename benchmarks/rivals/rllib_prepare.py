@@ -28,7 +28,7 @@ def write(packed, folder, number):
 
 def prepare(path, rows, folder):
     table = pq.read_table(path, use_threads=False).slice(0, rows)
-    packed, files, episode = [], 0, None
+    packed_episodes, files, episode = [], 0, None
     for row in table.to_pylist():
         if episode is None:
             episode = SingleAgentEpisode(id_=row["eps_id"])
@@ -42,13 +42,13 @@ def prepare(path, rows, folder):
         )
         if not episode.is_done:
             continue
-        packed.append(msgpack.packb(episode.get_state(), default=msgpack_numpy.encode))
+        packed_episodes.append(msgpack.packb(episode.get_state(), default=msgpack_numpy.encode))
         episode = None
-        if len(packed) == EPISODES:
-            write(packed, folder, files)
-            packed, files = [], files + 1
-    if packed:
-        write(packed, folder, files)
+        if len(packed_episodes) == EPISODES:
+            write(packed_episodes, folder, files)
+            packed_episodes, files = [], files + 1
+    if packed_episodes:
+        write(packed_episodes, folder, files)
     return len(table)
 
 
@@ -56,9 +56,9 @@ def main() -> None:
     print("ready", flush=True)
     for _ in sys.stdin:
         with tempfile.TemporaryDirectory() as folder:
-            begun = time.perf_counter()
+            start_time = time.perf_counter()
             rows = prepare(sys.argv[1], int(sys.argv[2]), folder)
-            print(rows / (time.perf_counter() - begun), flush=True)
+            print(rows / (time.perf_counter() - start_time), flush=True)
 
 
 if __name__ == "__main__":

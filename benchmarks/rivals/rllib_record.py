@@ -34,9 +34,9 @@ def main() -> None:
     load(algo, weights)
     rates, returns = [], []
     for _ in range(4):
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         results = algo.evaluate()["env_runners"]
-        rates.append(results["num_env_steps_sampled"] / (time.perf_counter() - begun))
+        rates.append(results["num_env_steps_sampled"] / (time.perf_counter() - start_time))
         returns.append(results["episode_return_mean"])
     algo.stop()
     print(json.dumps({"steps_per_s": statistics.median(rates[1:]), "return": returns[-1]}))
@@ -45,14 +45,14 @@ def main() -> None:
 def load(algo: object, weights: dict) -> None:
     """Put the policy's layers in place, by order: both networks are two hidden layers and a head."""
     module = algo.get_module()
-    own = dict(module.state_dict())
-    mine = ("encoder.actor_encoder", "encoder.encoder", "pi.")
-    policy = [name for name in own if name.startswith(mine) and "clip_param" not in name]
-    given = [name for name in weights if not name.startswith("vf") and "value" not in name]
-    for name, source in zip(policy, given, strict=True):
-        assert own[name].shape == weights[source].shape, (name, source)
-        own[name] = torch.from_numpy(weights[source])
-    module.load_state_dict(own)
+    state_dict = dict(module.state_dict())
+    policy_prefixes = ("encoder.actor_encoder", "encoder.encoder", "pi.")
+    policy = [name for name in state_dict if name.startswith(policy_prefixes) and "clip_param" not in name]
+    policy_names = [name for name in weights if not name.startswith("vf") and "value" not in name]
+    for name, source in zip(policy, policy_names, strict=True):
+        assert state_dict[name].shape == weights[source].shape, (name, source)
+        state_dict[name] = torch.from_numpy(weights[source])
+    module.load_state_dict(state_dict)
     state = {"default_policy": {name: value.numpy() for name, value in module.state_dict().items()}}
     algo.eval_env_runner_group.foreach_env_runner(
         lambda runner: runner.set_state({"rl_module": state}), local_env_runner=False

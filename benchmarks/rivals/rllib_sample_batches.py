@@ -15,9 +15,9 @@ def main() -> None:
     reader = JsonReader([sys.argv[1]])
     print("ready", flush=True)
     for _ in sys.stdin:
-        begun = time.process_time()
+        start_time = time.process_time()
         steps = sum(batch.count for batch in reader.read_all_files())
-        print(steps / (time.process_time() - begun), flush=True)
+        print(steps / (time.process_time() - start_time), flush=True)
 
 
 if __name__ == "__main__":

@@ -47,14 +47,14 @@ def learner_of(task, observations, actions):
 def transitions(columns):
     """The rows whose next observation was recorded or is not needed, as d3rlpy draws them: without truncated ends."""
     rows = np.flatnonzero(~columns["timeouts"])
-    following = np.minimum(rows + 1, len(columns["obs"]) - 1)
-    ended = columns["terminals"][rows]
+    next_rows = np.minimum(rows + 1, len(columns["obs"]) - 1)
+    terminals = columns["terminals"][rows]
     return {
         "obs": columns["obs"][rows],
-        "new_obs": np.where(ended[:, None], columns["obs"][rows], columns["obs"][following]),
+        "new_obs": np.where(terminals[:, None], columns["obs"][rows], columns["obs"][next_rows]),
         "actions": columns["actions"][rows],
         "rewards": columns["rewards"][rows],
-        "terminateds": ended,
+        "terminateds": terminals,
         "truncateds": np.zeros(len(rows), bool),
         "weights": np.ones(len(rows), np.float32),
         "n_step": np.ones(len(rows), np.float32),
@@ -80,8 +80,8 @@ def main():
 
     @torch.no_grad()
     def act(observation):
-        found = module.forward_inference({"obs": torch.from_numpy(observation[None])})
-        return distribution.from_logits(found["action_dist_inputs"]).to_deterministic().sample()[0].numpy()
+        outputs = module.forward_inference({"obs": torch.from_numpy(observation[None])})
+        return distribution.from_logits(outputs["action_dist_inputs"]).to_deterministic().sample()[0].numpy()
 
     scoring.train(task, update, act)
 

@@ -29,7 +29,7 @@ OF_CQL = {"lr": None, "actor_lr": 3e-4, "critic_lr": 3e-4, "alpha_lr": 3e-4}
 """Its defaults do not pass its own validation."""
 
 
-class Recorded(gym.Env):
+class RecordedSpaces(gym.Env):
     """The spaces of the data, in an environment that is never played: RLlib's CQL does not start without one."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32)
@@ -57,21 +57,23 @@ def turn_of(name, updates):
         config.training(**OF_CQL)
     config = online(config, environment, updates) if environment else offline(config, updates)
     with contextlib.redirect_stdout(sys.stderr):
-        trained = config.build_algo()
-    made = counted(trained.learner_group._learner)
+        algo = config.build_algo()
+    updates_made = count_updates(algo.learner_group._learner)
 
     def turn():
-        begun, before = time.perf_counter(), len(made)
+        begun, before = time.perf_counter(), len(updates_made)
         with contextlib.redirect_stdout(sys.stderr):
-            trained.train()
-        return (len(made) - before) / (time.perf_counter() - begun)
+            algo.train()
+        return (len(updates_made) - before) / (time.perf_counter() - begun)
 
     return turn
 
 
 def offline(config, updates):
     return config.environment(
-        Recorded, observation_space=Recorded.observation_space, action_space=Recorded.action_space
+        RecordedSpaces,
+        observation_space=RecordedSpaces.observation_space,
+        action_space=RecordedSpaces.action_space,
     ).offline_data(
         input_=[sys.argv[1]],
         input_compress_columns=[],
@@ -96,7 +98,7 @@ def online(config, environment, updates):
     )
 
 
-def counted(learner):
+def count_updates(learner):
     """A list that grows with each update the learner makes from now on."""
     made, update = [], learner._update
 

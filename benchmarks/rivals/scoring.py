@@ -41,11 +41,11 @@ def episode(act, environment, seed):
     """The return of one, from the start that the seed gives."""
     observation, _ = environment.reset(seed=seed)
     low, high = environment.action_space.low, environment.action_space.high
-    total, ended = 0.0, False
-    while not ended:
+    total, is_done = 0.0, False
+    while not is_done:
         action = np.clip(act(np.asarray(observation, np.float32)), -1, 1)
         observation, reward, terminated, truncated, _ = environment.step(
             low + (action + 1) / 2 * (high - low)
         )
-        total, ended = total + float(reward), terminated or truncated
+        total, is_done = total + float(reward), terminated or truncated
     return total

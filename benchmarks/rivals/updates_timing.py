@@ -41,12 +41,12 @@ def answer_updates(learner_of, batches_of):
         update, batches = learner_of(name, columns, device), batches_of(name, columns, device)
 
         def turn():
-            begun = clock()
+            start_time = clock()
             for number in range(updates):
                 update(batches[number % len(batches)])
             if device != "cpu":
                 torch.cuda.synchronize()
-            return updates / (clock() - begun)
+            return updates / (clock() - start_time)
 
         return turn
 

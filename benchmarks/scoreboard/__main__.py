@@ -120,11 +120,13 @@ def _open(arguments: argparse.Namespace, kind: str) -> Iterator[Piece]:
     for piece in pieces():
         if time.monotonic() > ends:
             return
-        if set(arguments.only) <= set(map(str, piece)) and piece not in finished(piece.environment, kind):
+        if set(arguments.only) <= set(map(str, piece)) and piece not in load_finished(
+            piece.environment, kind
+        ):
             yield piece
 
 
-def finished(environment: str, kind: str) -> set[Piece]:
+def load_finished(environment: str, kind: str) -> set[Piece]:
     """The pieces whose results are there."""
     file = file_of(environment, kind)
     lines = file.read_text().splitlines() if file.exists() else []

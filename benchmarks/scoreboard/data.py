@@ -86,8 +86,8 @@ def arrays(path: Path, top: float | None = None) -> dict[str, np.ndarray]:
         `timeouts` `[N]` bool.
     """
     dataset = open_dataset(str(path))
-    chosen = dataset if top is None else dataset.filter(top=top)
-    block = Block.concat([chosen.read(unit) for unit in chosen.units])
+    subset = dataset if top is None else dataset.filter(top=top)
+    block = Block.concat([subset.read(unit) for unit in subset.units])
     return {
         "obs": block.columns["obs"][block.obs_row].astype(np.float32),
         "actions": block.columns["actions"].astype(np.float32),
@@ -99,6 +99,6 @@ def arrays(path: Path, top: float | None = None) -> dict[str, np.ndarray]:
 
 def returns(path: Path) -> np.ndarray:
     """`[E]` the return of each episode."""
-    found = arrays(path)
-    ends = np.nonzero(found["terminals"] | found["timeouts"])[0] + 1
-    return np.add.reduceat(found["rewards"], [0, *ends[:-1]])
+    columns = arrays(path)
+    ends = np.nonzero(columns["terminals"] | columns["timeouts"])[0] + 1
+    return np.add.reduceat(columns["rewards"], [0, *ends[:-1]])

@@ -59,7 +59,7 @@ def estimates_section(environment: Environment, judged: Sequence[Judged]) -> lis
         "",
         *_table(_rows_of_estimators(environment, judged)),
         "",
-        covered(judged),
+        coverage_sentence(judged),
         "",
     ]
 
@@ -75,20 +75,20 @@ def value(judged: Judged, name: str) -> float:
 
 def spearman(one: np.ndarray, other: np.ndarray) -> float:
     """Rank correlation of `[N]` and `[N]`; NaN where either is constant."""
-    ranks = ranked(one), ranked(other)
+    ranks = rank_values(one), rank_values(other)
     if min(each.std() for each in ranks) == 0:
         return math.nan
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def ranked(values: np.ndarray) -> np.ndarray:
+def rank_values(values: np.ndarray) -> np.ndarray:
     """`[N]` ranks from 0, equal values sharing the mean of theirs."""
     below = (values[:, None] > values).sum(1)
     equal = (values[:, None] == values).sum(1)
     return below + (equal - 1) / 2
 
 
-def covered(judged: Sequence[Judged]) -> str:
+def coverage_sentence(judged: Sequence[Judged]) -> str:
     """How often the interval of `dm` contains the truth, and how far it is off on the median."""
     found = [(each["estimates"]["dm"], each["truth"]) for each in judged if "dm" in each["estimates"]]
     inside = sum(dm["interval"][0] <= truth <= dm["interval"][1] for dm, truth in found)

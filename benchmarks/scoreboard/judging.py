@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from tasks import GREEDY, JUDGES, Environment, Piece
-from training import trained
+from training import train_algorithm
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.datasets.opening import open_dataset
@@ -49,27 +49,27 @@ def judge(piece: Piece, environment: Environment, folder: Path) -> dict[str, Any
     """
     explore = piece.trained not in GREEDY
     data = folder / piece.environment / f"{piece.data}{JUDGES}"
-    with trained(piece, folder, data, explore) as algorithm:
-        begun = time.process_time()
+    with train_algorithm(piece, folder, data, explore) as algorithm:
+        start_time = time.process_time()
         policy = algorithm.get_policy()
-        own = algorithm.evaluate_offline()["signals"]
+        critic_signals = algorithm.evaluate_offline()["signals"]
     options = OfflineOptions(gamma=GAMMA, explore=explore, seed=SEED, fit=FIT)
     report = evaluate_offline(policy, open_dataset(str(data)), data.name, options).to_json()
-    report["signals"] = own | report["signals"]
-    played = _played(policy, environment, explore)
-    kept = ("estimates", "signals", "effective_episodes")
+    report["signals"] = critic_signals | report["signals"]
+    played = _play_returns(policy, environment, explore)
+    kept_keys = ("estimates", "signals", "effective_episodes")
     return {
         **piece._asdict(),
         "gamma": GAMMA,
         "explore": explore,
         "truth": float(played.mean()),
         "truth_error": float(played.std(ddof=1) / np.sqrt(EPISODES)),
-        **{name: report[name] for name in kept},
-        "cpu_seconds": round(time.process_time() - begun, 1),
+        **{name: report[name] for name in kept_keys},
+        "cpu_seconds": round(time.process_time() - start_time, 1),
     }
 
 
-def _played(policy: Policy, environment: Environment, explore: bool) -> np.ndarray:
+def _play_returns(policy: Policy, environment: Environment, explore: bool) -> np.ndarray:
     """`[EPISODES]` discounted returns."""
     where = EnvironmentSpec(id=environment.id, max_episode_steps=STEPS)
     runner = EnvRunner(where, policy, WIDTH, reset_seed(SEED, "judging"), explore)

@@ -71,7 +71,7 @@ class Board:
         self._recorded = recorded
         self._found = found
 
-    def normalised(self, value: float, seed: int) -> float:
+    def normalise(self, value: float, seed: int) -> float:
         """A return as a score among those of a seed."""
         recorded = self._recorded[seed]
         worst, best = self.environment.reference or (recorded["random"], recorded["expert"])
@@ -79,19 +79,19 @@ class Board:
 
     def data_score(self, data: str) -> float:
         """What was recorded, on average over the seeds."""
-        return float(np.mean([self.normalised(means[data], seed) for seed, means in self._recorded.items()]))
+        return float(np.mean([self.normalise(means[data], seed) for seed, means in self._recorded.items()]))
 
     def score(
         self, who: str, data: str, algorithm: str, which: Callable[[list[float]], float]
     ) -> Score | None:
         """Of all seeds there are; `which` takes one of the evaluations' means. None where nothing was trained."""
-        asked = (who, data, algorithm)
+        key = (who, data, algorithm)
         values = [
-            self.normalised(
+            self.normalise(
                 which([float(np.mean(each["returns"])) for each in piece["evaluations"]]), piece["seed"]
             )
             for piece in self._found
-            if (piece["who"], piece["data"], piece["algorithm"]) == asked
+            if (piece["who"], piece["data"], piece["algorithm"]) == key
         ]
         return Score.of(values) if values else None
 
@@ -119,7 +119,7 @@ def write(results: Path) -> None:
             continue
         board = read(results, name, environment)
         (DOCS / f"scoreboard-{name}.png").write_bytes(render(picture(board), LIGHT))
-        sections.append(section(name, board, judged(results, name)))
+        sections.append(section(name, board, load_judgements(results, name)))
     (DOCS / "scoreboard.md").write_text(HEAD + "\n".join(sections))
 
 
@@ -131,7 +131,7 @@ def read(results: Path, name: str, environment: Environment) -> Board:
     return Board(environment, [json.loads(line) for line in lines], by_seed)
 
 
-def judged(results: Path, name: str) -> list[dict[str, Any]]:
+def load_judgements(results: Path, name: str) -> list[dict[str, Any]]:
     """What held-out recordings say of an environment's policies; nothing where none were judged."""
     file = results / f"{name}{JUDGES}.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -213,38 +213,38 @@ def row(board: Board, algorithm: str, who: str) -> list[str] | None:
 
 def scores(board: Board) -> list[Score]:
     """All last scores."""
-    found = [
+    scores = [
         board.score(who, data, algorithm, last)
         for who in EVERYBODY
         for data in board.environment.data
         for algorithm in board.environment.algorithms
     ]
-    return [score for score in found if score]
+    return [score for score in scores if score]
 
 
 def verdict(board: Board, rival: str) -> str:
     """Where ours is above or below a rival by more than chance: Welch's test of the last scores at the level."""
-    above, below, compared = [], [], 0
+    above, below, num_compared = [], [], 0
     for algorithm in SHARED[rival]:
         for data in board.environment.data:
-            ours = board.score(OURS, data, algorithm, last)
-            theirs = board.score(rival, data, algorithm, last)
-            if ours is None or theirs is None or min(ours.seeds, theirs.seeds) < 2:
+            our_score = board.score(OURS, data, algorithm, last)
+            rival_score = board.score(rival, data, algorithm, last)
+            if our_score is None or rival_score is None or min(our_score.seeds, rival_score.seeds) < 2:
                 continue
-            compared += 1
-            difference, half = ours.mean - theirs.mean, welch(ours, theirs)
+            num_compared += 1
+            difference, half = our_score.mean - rival_score.mean, welch(our_score, rival_score)
             if abs(difference) > half:
                 name = f"{algorithm} on {data} ({difference:+.0f})"
                 (above if difference > 0 else below).append(name)
-    if not compared:
+    if not num_compared:
         return f"With one seed, differences from {rival} cannot be told from chance."
     return (
-        f"In {compared} comparisons with {rival}, ours is significantly better ({LEVEL:.0%}, Welch's test) in "
-        f"{len(above)}{listed(above)}, and significantly worse in {len(below)}{listed(below)}."
+        f"In {num_compared} comparisons with {rival}, ours is significantly better ({LEVEL:.0%}, Welch's test) in "
+        f"{len(above)}{join_names(above)}, and significantly worse in {len(below)}{join_names(below)}."
     )
 
 
-def listed(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     return f": {', '.join(names)}" if names else ""
 
 

@@ -38,9 +38,9 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
         `evaluations`: for each the updates made and the returns of all episodes.
     """
     path = folder / piece.environment / piece.data
-    begun = time.process_time() + _children()
-    evaluations = _ours(piece, path) if piece.who == OURS else _theirs(piece, path, rllib)
-    seconds = time.process_time() + _children() - begun
+    start_time = time.process_time() + _children()
+    evaluations = _train_hindcast(piece, path) if piece.who == OURS else _train_rival(piece, path, rllib)
+    seconds = time.process_time() + _children() - start_time
     return {
         **piece._asdict(),
         "updates": piece.updates,
@@ -50,7 +50,7 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
     }
 
 
-def trained(piece: Piece, folder: Path, judges: Path, explore: bool) -> RunningAlgorithm:
+def train_algorithm(piece: Piece, folder: Path, judges: Path, explore: bool) -> RunningAlgorithm:
     """One of our pieces after its training, to be closed: restored where it was kept in the data's folder, else trained
     now and kept.
 
@@ -73,9 +73,9 @@ def trained(piece: Piece, folder: Path, judges: Path, explore: bool) -> RunningA
     return algorithm
 
 
-def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
+def _train_hindcast(piece: Piece, path: Path) -> list[dict[str, Any]]:
     environment = ENVIRONMENTS[piece.environment]
-    found = []
+    evaluations = []
     with _config(piece, path).build_algo() as algorithm:
         for iteration in range(1, piece.updates // piece.every + 1):
             algorithm.train()
@@ -86,13 +86,13 @@ def _ours(piece: Piece, path: Path) -> list[dict[str, Any]]:
                 seed=EVALUATION_SEED,
                 explore=piece.trained in EXPLORING,
             )
-            found.append(
+            evaluations.append(
                 {
                     "updates": iteration * piece.every,
                     "returns": [round(each, 2) for each in report.returns],
                 }
             )
-    return found
+    return evaluations
 
 
 def _config(piece: Piece, path: Path) -> Any:
@@ -116,7 +116,7 @@ def _config(piece: Piece, path: Path) -> Any:
     )
 
 
-def _theirs(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
+def _train_rival(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
     environment = ENVIRONMENTS[piece.environment]
     source = reset_seed(EVALUATION_SEED, "evaluation")
     task = {
@@ -135,8 +135,8 @@ def _theirs(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
         data = Path(work) / "data.npz"
         np.savez(data, **arrays(path, piece.top))
         command = [rllib, str(RIVALS / f"{piece.who.lower()}_scores.py"), str(data), json.dumps(task)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+        process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def _children() -> float:
