@@ -247,7 +247,7 @@ def _logp(inputs: Tensor, actions: Tensor) -> Tensor:
 
 
 def _sample_actions(inputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """So many actions within ±1 of each row, and their log-densities."""
+    """Sample `count` actions within ±1 for each row, with their log-densities."""
     mean, log_std = inputs.chunk(2, -1)
     log_std = log_std.clamp(-20.0, 2.0)
     noise = torch.randn(count, *mean.shape, device=mean.device)

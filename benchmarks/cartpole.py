@@ -1,4 +1,4 @@
-"""How long a clone of the CartPole expert takes, on 500 recorded episodes: to its first update, and to return 450.
+"""Time of cloning the CartPole expert from 500 recorded episodes: to the first update, and to return 450.
 
     python benchmarks/cartpole.py
 

@@ -1,4 +1,4 @@
-"""What the layouts beside Episodes cost: recording in each of them, and reading Columns against RLlib.
+"""Cost of the layouts other than Episodes: recording in each, and reading Columns compared with RLlib.
 
     python benchmarks/columns.py [--rllib PYTHON]
 
@@ -106,7 +106,7 @@ def write(block: Block, layout: str) -> float:
 
 
 def writings(rounds: int) -> None:
-    """What the layouts do apart from playing."""
+    """Measure the layouts without playing episodes."""
     block = make_block(200)
     results = take_turns(
         {name: lambda name=name: write(block, name) for name in (*LAYOUTS, *EXPORTED_LAYOUTS)}, rounds

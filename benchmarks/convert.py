@@ -1,4 +1,4 @@
-"""How fast RLlib's recordings become Episodes/Arrow: a whole `hindcast convert`, read back and compared.
+"""Speed of converting RLlib's recordings to Episodes/Arrow: a whole `hindcast convert`, read back and compared.
 
     python benchmarks/convert.py --rllib PYTHON
 

@@ -1,4 +1,4 @@
-"""How fast units arrive through DataWorkers: timesteps/s, beside reading in this process; and two sources beside one.
+"""Speed of reading through DataWorkers, in timesteps/s, compared with this process; and of two sources with one.
 
     python benchmarks/data_workers.py [--workers 2] [--megabytes 768]
 

@@ -1,4 +1,4 @@
-"""How fast recorded episodes become arrays: one thread, files in the page cache.
+"""Speed of decoding recorded episodes to arrays: one thread, files in the page cache.
 
     python benchmarks/decode.py
 

@@ -1,4 +1,4 @@
-"""How fast episodes in MessagePack become arrays: one thread, cells in memory, all columns.
+"""Speed of decoding episodes in MessagePack to arrays: one thread, cells in memory, all columns.
 
     python benchmarks/decode_messagepack.py --rllib PYTHON
 

@@ -1,4 +1,4 @@
-"""How fast episodes of camera frames become files, and files arrays, in each layout of Parquet: one thread, page cache.
+"""Speed of writing and reading episodes of camera frames in each layout of Parquet: one thread, page cache.
 
     python benchmarks/frames.py
 

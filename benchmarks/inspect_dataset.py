@@ -1,4 +1,4 @@
-"""How long it takes to open and to look at a large dataset, and in how much memory.
+"""Time and memory of opening and inspecting a large dataset.
 
     python benchmarks/inspect_dataset.py
 
@@ -75,7 +75,7 @@ def write(folder: Path, episodes: int) -> None:
 
 
 def seconds_of(arguments: list[str], folder: Path) -> float:
-    """How long a Python process takes that is given the folder."""
+    """Measure a Python process that gets the folder as its argument."""
     start_time = time.perf_counter()
     subprocess.run([sys.executable, *arguments, str(folder)], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start_time

@@ -1,4 +1,4 @@
-"""What the learner costs over a bare torch loop: BC, 17 observations, [256, 256], 6 actions, batch 256, one thread.
+"""Overhead of the learner over a bare torch loop: BC, 17 observations, [256, 256], 6 actions, batch 256, one thread.
 
     python benchmarks/learner_overhead.py
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: rivals taking turns, medians, one table and one JSON line."""
+"""Shared parts of the benchmarks: rivals taking turns, medians, one table and one JSON line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 
 def take_turns(rivals: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Call each rival `rounds` times after a warm-up, in alternating order; what each returned."""
+    """Call each rival `rounds` times after a warm-up, in alternating order, and return its values."""
     results: dict[str, list[float]] = {name: [] for name in rivals}
     for turn in range(rounds + 1):
         for name in sorted(rivals, reverse=bool(turn % 2)):

@@ -169,7 +169,7 @@ def make_timed(read: Callable[[], int], steps: int) -> Callable[[], float]:
 
 
 def has_tfrecord() -> bool:
-    """Whether the rival is installed."""
+    """Return whether the rival is installed."""
     try:
         import tfrecord.reader  # noqa: F401
     except ImportError:

@@ -83,7 +83,7 @@ class Cluster:
         return [item.get("status", {}).get("state", "") for item in found["items"]]
 
     def all_are(self, state: str) -> bool:
-        """Whether every recording is in a state."""
+        """Return whether every recording is in a state."""
         return self.states() == [state] * len(self.names)
 
 

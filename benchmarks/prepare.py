@@ -1,4 +1,4 @@
-"""How fast rows become whole episodes in layout 1: written, durable, with a manifest.
+"""Speed of preparing whole episodes from rows in layout 1: written, durable, with a manifest.
 
     python benchmarks/prepare.py [--rllib PYTHON] [--ray]
 

@@ -1,4 +1,4 @@
-"""How fast the expert's experience is recorded: CartPole-v1, one runner, 8 environments, one torch thread.
+"""Speed of recording the expert: CartPole-v1, one runner, 8 environments, one torch thread.
 
     python benchmarks/recording.py [--rllib PYTHON]
 

@@ -1,4 +1,4 @@
-"""How long an application waits for a policy's action, over HTTP and in its own process, each decision logged.
+"""Latency of a policy's action, over HTTP and in the application's process, with each decision logged.
 
 python benchmarks/serving.py [--decisions 10000] [--threads 4]
 """

@@ -33,7 +33,7 @@ TARGETS = {"Parquet": {"pandas": 5}, "CSV": {"pandas": 0.5}, "JSON": {"pandas": 
 
 
 def columns(episodes: int) -> dict[str, np.ndarray]:
-    """What the files hold."""
+    """Return the content of the files."""
     rng, rows = np.random.default_rng(0), episodes * STEPS
     return {
         "eps_id": np.repeat([f"e{i}" for i in range(episodes)], STEPS),

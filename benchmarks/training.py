@@ -1,4 +1,4 @@
-"""How fast BC trains from recorded data: 17 observations, 6 actions, [256, 256], batch 1024.
+"""Speed of training BC from recorded data: 17 observations, 6 actions, [256, 256], batch 1024.
 
     python benchmarks/training.py [--threads 1]
 

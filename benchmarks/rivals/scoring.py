@@ -1,4 +1,4 @@
-"""What the scoreboard's rivals share: they update as often as ours, are evaluated as ours, and print what they earned.
+"""Shared parts of the scoreboard's rivals: as many updates and the same evaluation as ours; they print their returns.
 
 It is imported in the rivals' environments, and needs NumPy, torch and Gymnasium alone. A task is JSON: environment,
 algorithm, seed, hidden, rate, batch, beta (ReBRAC's two), updates, every, resets (a seed for each episode of an

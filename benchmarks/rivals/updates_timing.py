@@ -1,4 +1,4 @@
-"""What the rivals of updates.py and whole_training.py share: a line "<algorithm> <updates>" is answered with a rate.
+"""Shared parts of the rivals of updates.py and whole_training.py: the line "<algorithm> <updates>" gets a rate.
 
 It is imported in the rivals' environments, and needs NumPy and torch alone.
 """

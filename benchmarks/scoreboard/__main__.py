@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def make_data(arguments: argparse.Namespace) -> None:
-    """That of the environments named."""
+    """Make the data of the named environments."""
     for name in arguments.environments:
         make(name, arguments.folder.absolute())
 
@@ -134,7 +134,7 @@ def load_finished(environment: str, kind: str) -> set[Piece]:
 
 
 def file_of(environment: str, kind: str = "") -> Path:
-    """Where an environment's results of a kind are, a line each."""
+    """Return the file of an environment's results of a kind, one per line."""
     return RESULTS / f"{environment}{kind}.jsonl"
 
 

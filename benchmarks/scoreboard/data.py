@@ -62,7 +62,7 @@ def expert(environment: Environment, home: Path) -> dict[str, Any]:
 
 
 def recording(environment: Environment, home: Path, name: str, stage: Stage) -> dict[str, Any]:
-    """What a stage plays."""
+    """Return the recording of a stage."""
     checkpoint = home / f"sac/r1/checkpoints/checkpoint-{stage.updates or 0:09d}"
     spec = {
         "environment": {"id": environment.id},

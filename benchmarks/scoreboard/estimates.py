@@ -89,7 +89,7 @@ def rank_values(values: np.ndarray) -> np.ndarray:
 
 
 def coverage_sentence(judged: Sequence[Judged]) -> str:
-    """How often the interval of `dm` contains the truth, and how far it is off on the median."""
+    """Say how often the interval of `dm` contains the truth, and its median error."""
     found = [(each["estimates"]["dm"], each["truth"]) for each in judged if "dm" in each["estimates"]]
     inside = sum(dm["interval"][0] <= truth <= dm["interval"][1] for dm, truth in found)
     error = np.median([abs(dm["value"] - truth) for dm, truth in found])
@@ -150,7 +150,7 @@ def _cells(values: np.ndarray, truths: np.ndarray, of_all: np.ndarray) -> list[s
 
 
 def regret(chosen: float, of_all: np.ndarray) -> str:
-    """Of a choice worth `chosen` among policies worth `of_all` `[N]`."""
+    """Return the regret of choosing a policy worth `chosen` among policies worth `of_all` `[N]`."""
     lost, spread = of_all.max() - chosen, np.ptp(of_all)
     return f"{lost:.0f} ({lost / spread:.0%})" if spread > 0 else f"{lost:.0f}"
 

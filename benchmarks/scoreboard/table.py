@@ -44,7 +44,7 @@ class Score:
 
     @property
     def half(self) -> float:
-        """Of Student's interval; NaN of one seed."""
+        """Half-width of Student's interval; NaN for one seed."""
         return half_width(self.error, self.seeds - 1)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Score:
 
 
 class Board:
-    """What was found in one environment.
+    """The results in one environment.
 
     Args:
         environment: which.
@@ -78,13 +78,13 @@ class Board:
         return 100 * (value - worst) / (best - worst)
 
     def data_score(self, data: str) -> float:
-        """What was recorded, on average over the seeds."""
+        """Return the mean recorded return over the seeds."""
         return float(np.mean([self.normalise(means[data], seed) for seed, means in self._recorded.items()]))
 
     def score(
         self, who: str, data: str, algorithm: str, which: Callable[[list[float]], float]
     ) -> Score | None:
-        """Of all seeds there are; `which` takes one of the evaluations' means. None where nothing was trained."""
+        """Return the score over all seeds, or None if there is none; `which` selects one of the evaluations' means."""
         key = (who, data, algorithm)
         values = [
             self.normalise(
@@ -101,7 +101,7 @@ class Board:
 
     @property
     def on_gpus(self) -> list[str]:
-        """How many trainings were on which GPU."""
+        """Count the trainings on each GPU."""
         counts = Counter(piece.get("device", "cpu") for piece in self._found)
         return [f"{count} on an {name}" for name, count in counts.items() if name != "cpu"]
 
@@ -132,7 +132,7 @@ def read(results: Path, name: str, environment: Environment) -> Board:
 
 
 def load_judgements(results: Path, name: str) -> list[dict[str, Any]]:
-    """What held-out recordings say of an environment's policies; nothing where none were judged."""
+    """Load the judgements of an environment's policies by held-out recordings; empty if there are none."""
     file = results / f"{name}{JUDGES}.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -203,7 +203,7 @@ def fewer(environment: Environment) -> str:
 
 
 def row(board: Board, algorithm: str, who: str) -> list[str] | None:
-    """Of the table; None where nothing was trained."""
+    """Return a row of the table, or None if nothing was trained."""
     cells = []
     for data in board.environment.data:
         at_last, best = board.score(who, data, algorithm, last), board.score(who, data, algorithm, max)
@@ -223,7 +223,7 @@ def scores(board: Board) -> list[Score]:
 
 
 def verdict(board: Board, rival: str) -> str:
-    """Where ours is above or below a rival by more than chance: Welch's test of the last scores at the level."""
+    """Say where ours differs from a rival by more than chance: Welch's test of the last scores at the level."""
     above, below, num_compared = [], [], 0
     for algorithm in SHARED[rival]:
         for data in board.environment.data:
@@ -249,7 +249,7 @@ def join_names(names: list[str]) -> str:
 
 
 def half_width(error: float, freedom: int) -> float:
-    """Of Student's interval of a value with that standard error; NaN without a degree of freedom."""
+    """Return the half-width of Student's interval for a standard error; NaN without a degree of freedom."""
     interval = student_interval(0.0, error, LEVEL, freedom)
     return math.nan if interval is None else interval[1]
 

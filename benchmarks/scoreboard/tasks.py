@@ -1,4 +1,4 @@
-"""What is played, trained and compared: environments, their data, algorithms with their options, the board's pieces.
+"""The tasks of the scoreboard: environments, their data, algorithms with their options, the board's pieces.
 
 A piece is one training: who (ours or a rival), algorithm, data, seed. All have the same files, updates, batches of 256,
 networks and learning rates; other options are each library's defaults, but for those that stand here.
@@ -34,7 +34,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where is played, and what is trained there.
+    """An environment and its trainings.
 
     Attributes:
         id: Gymnasium's.
@@ -234,7 +234,7 @@ class Piece(NamedTuple):
 
     @property
     def updates(self) -> int:
-        """Of its training."""
+        """Number of updates of its training."""
         environment = ENVIRONMENTS[self.environment]
         return int(environment.updates * environment.shares.get(self.trained, 1.0))
 
