@@ -1,4 +1,4 @@
-"""What a run would refuse for its resource alone is refused where the resource is checked, without a run."""
+"""Checks of a resource: mistakes that its run would refuse are refused before, without a run."""
 
 from __future__ import annotations
 

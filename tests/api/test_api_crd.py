@@ -200,7 +200,7 @@ def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "expected"),
     [
         ("minQWeight", "Default: CQL 5, DiscreteCQL 1."),
         ("tau", "Default: 0.005."),
@@ -209,9 +209,9 @@ def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> N
         ("epsilon", "Default: [[0, 1], [10000, 0.05]]."),
     ],
 )
-def test_descriptions_name_the_defaults_of_options(option: str, said: str) -> None:
+def test_descriptions_name_the_defaults_of_options(option: str, expected: str) -> None:
     spec = root(custom_resource_definitions(options.schemas())["offlinetrainings"])["properties"]["spec"]
-    assert spec["properties"]["config"]["properties"][option]["description"].endswith(f" {said}")
+    assert spec["properties"]["config"]["properties"][option]["description"].endswith(f" {expected}")
 
 
 def test_schema_has_informative_defaults_only() -> None:

@@ -1,4 +1,4 @@
-"""What the user reads of a spec that changed: which fields, from what to what, and nothing secret."""
+"""Differences of a changed spec: the fields, the old and new values, and nothing secret."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def of_recording(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "expected"),
     [
         (
             {"model": {"fcnetHiddens": [8]}},
@@ -56,8 +56,10 @@ def of_recording(before: dict[str, Any], after: dict[str, Any]) -> str:
         ({}, {"stop": {"iterations": 20}, "checkpoint": {"every": 2}}, ""),
     ],
 )
-def test_differences_name_fields_and_values(before: dict[str, Any], after: dict[str, Any], said: str) -> None:
-    assert of_training(before, after) == said
+def test_differences_name_fields_and_values(
+    before: dict[str, Any], after: dict[str, Any], expected: str
+) -> None:
+    assert of_training(before, after) == expected
 
 
 def test_differences_name_three_fields_and_count_the_others() -> None:
@@ -69,7 +71,7 @@ def test_differences_name_three_fields_and_count_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "expected"),
     [
         ({"level": 1}, {"level": 2}, "spec.environment.kwargs.level: 1 → 2"),
         ({"token": "before"}, {"token": "after"}, "spec.environment.kwargs.token"),
@@ -77,13 +79,13 @@ def test_differences_name_three_fields_and_count_the_others() -> None:
     ],
 )
 def test_differences_hide_texts_of_user_arguments(
-    before: dict[str, Any], after: dict[str, Any], said: str
+    before: dict[str, Any], after: dict[str, Any], expected: str
 ) -> None:
     assert (
         of_recording(
             *({"environment": {"id": "CartPole-v1", "kwargs": kwargs}} for kwargs in (before, after))
         )
-        == said
+        == expected
     )
 
 

@@ -1,4 +1,4 @@
-"""What is generated is what would be generated now; and loading a resource costs no heavy import."""
+"""Generated files are up to date, and loading a resource imports nothing heavy."""
 
 import json
 import re

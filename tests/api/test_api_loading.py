@@ -78,7 +78,7 @@ def test_load_reads_anchors_and_merge_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         (
             "algorithm: BC",

@@ -1,4 +1,4 @@
-"""The resources as pydantic models: defaults, strictness, choices, what is refused and how it is said."""
+"""The resources as pydantic models: defaults, strictness, choices, what is refused and how it is expected."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_integer_with_exponent_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "said"),
+    ("model", "data", "expected"),
     [
         (PolicySpec, {}, "exactly one of train, checkpoint, trainingRef, random is needed, found none"),
         (PolicySpec, {"random": {}, "checkpoint": {"path": "x"}}, "found checkpoint and random"),
@@ -92,15 +92,15 @@ def test_integer_with_exponent_is_read() -> None:
     ],
 )
 def test_invalid_part_is_refused_with_a_sentence(
-    model: type[BaseModel], data: dict[str, object], said: str
+    model: type[BaseModel], data: dict[str, object], expected: str
 ) -> None:
     with pytest.raises(ValidationError) as error:
         model.model_validate(data)
-    assert said in message(error)
+    assert expected in message(error)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         ({"evaluation": {"interval": 1}}, "has evaluation but no environment"),
         ({"stop": {"episodeReturnMean": 1}}, "no evaluation.interval to measure it"),
@@ -110,10 +110,10 @@ def test_invalid_part_is_refused_with_a_sentence(
         ({"input": []}, "at least 1 item"),
     ],
 )
-def test_inconsistent_parts_of_training_are_refused(change: dict[str, object], said: str) -> None:
+def test_inconsistent_parts_of_training_are_refused(change: dict[str, object], expected: str) -> None:
     with pytest.raises(ValidationError) as error:
         OfflineTrainingSpec.model_validate(TRAINING | change)
-    assert said in message(error)
+    assert expected in message(error)
 
 
 @pytest.mark.parametrize(

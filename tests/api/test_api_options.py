@@ -15,7 +15,7 @@ from hindcast.api.sentences import sentence
 
 
 class Options(BaseModel):
-    """What an algorithm's options may look like."""
+    """Options of an imaginary algorithm, one of each type."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
 
