@@ -53,7 +53,7 @@ def test_run_of_finished_work_says_so_as_json_lines(hindcast, done):
 def test_run_says_for_people_what_came_out_and_where_the_report_is(hindcast, done):
     called = hindcast("run", "resources.yaml")
     assert called.code == 0
-    assert "OfflineTraining/clone is finished already" in called.out
+    assert "OfflineTraining/clone has already finished" in called.out
     assert f"report: {RUN_FOLDER}/report.html" in called.out
 
 
@@ -227,7 +227,7 @@ def test_evaluate_plays_or_judges(hindcast, done, arguments, found):
         (
             ["data"],
             3,
-            "data was recorded by a random policy, so it holds none: give a checkpoint, or a run folder",
+            "data was recorded by a random policy and contains no policy: give a checkpoint, or a run folder",
         ),
         ([RUN_FOLDER, "--env", "NoSuchEnvironment-v3"], 2, "NoSuchEnvironment-v3"),
     ],

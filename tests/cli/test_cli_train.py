@@ -23,7 +23,7 @@ def test_what_it_writes_is_carried_out_and_finished(hindcast, done, tmp_path):
     given = ["--run", "BC", "--env", "CartPole-v1", "--config", INPUT, "--stop", TWO, "--local-dir", tmp_path]
     called = hindcast("train", *given, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
     assert called.code == 0, called.err
-    assert "OfflineTraining/bc is trained" in called.out
+    assert "OfflineTraining/bc finished training" in called.out
     assert f"running {tmp_path}/bc.yaml" in called.err
     (loaded,) = load_resources(tmp_path / "bc.yaml")
     spec = loaded.resource.spec.model_dump(by_alias=True, exclude_unset=True)
@@ -35,7 +35,7 @@ def test_what_it_writes_is_carried_out_and_finished(hindcast, done, tmp_path):
         "checkpoint-000000004",
     ]
     again = hindcast("train", *given, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
-    assert "is finished already" in again.out
+    assert "has already finished" in again.out
 
 
 def test_shares_of_inputs_and_exploration_of_2019(hindcast, resources):

@@ -188,7 +188,7 @@ class RunningAlgorithm:
         result = self._trainer.iterate()
         begun = time.monotonic()
         held_out, played = self._trainer.held_out_evaluator, self._evaluated()
-        is_judged = held_out is not None and held_out.due(self.iteration)
+        is_judged = held_out is not None and held_out.is_due(self.iteration)
         found = add_evaluation({}, played, self.evaluate_offline() if is_judged else None)
         if found:
             self._evaluation = {**(self._evaluation or {}), **found[EVALUATION_RESULTS]}
@@ -415,7 +415,7 @@ class RunningAlgorithm:
         if self._evaluations is None:
             return None
         found = self._evaluations.collect()
-        if not self._evaluations.due(self.iteration):
+        if not self._evaluations.is_due(self.iteration):
             return found
         if self._evaluations.runs_in_parallel:
             self._launch()
