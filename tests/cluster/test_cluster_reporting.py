@@ -54,12 +54,12 @@ def make_progress(done: float, **metrics: float) -> Progress:
 
 
 def seconds_since_start(report: Report) -> float:
-    return (datetime.fromisoformat(report.at) - START).total_seconds()
+    return (datetime.fromisoformat(report.report_time) - START).total_seconds()
 
 
 def test_first_report_is_sent_at_once(channel: RecordingChannel, time: FakeTime) -> None:
     time.advance(0.1)
-    assert (channel.last.beat, channel.last.stage) == (1, "Starting")
+    assert (channel.last.number, channel.last.stage) == (1, "Starting")
 
 
 def test_changes_are_sent_at_most_every_ten_seconds(channel: RecordingChannel, time: FakeTime) -> None:
@@ -79,7 +79,7 @@ def test_heartbeat_is_sent_at_least_every_thirty_seconds(channel: RecordingChann
     at = [seconds_since_start(report) for report in channel.reports]
     assert max(later - earlier for earlier, later in itertools.pairwise(at)) <= 30
     assert len(at) <= 9
-    assert [report.beat for report in channel.reports] == list(range(1, len(at) + 1))
+    assert [report.number for report in channel.reports] == list(range(1, len(at) + 1))
 
 
 def test_heartbeat_without_progress_keeps_time_of_progress(channel: RecordingChannel, time: FakeTime) -> None:
@@ -87,13 +87,13 @@ def test_heartbeat_without_progress_keeps_time_of_progress(channel: RecordingCha
     time.sender.progress(make_progress(1))
     time.advance(100)
     assert seconds_since_start(channel.last) > 80
-    assert channel.last.moved == "2026-01-01T00:00:05.000Z"
+    assert channel.last.last_progress_time == "2026-01-01T00:00:05.000Z"
     time.sender.progress(make_progress(1))  # reported again, without progress
     time.advance(50)
-    assert channel.last.moved == "2026-01-01T00:00:05.000Z"
+    assert channel.last.last_progress_time == "2026-01-01T00:00:05.000Z"
     time.sender.mark_progress()
     time.advance(50)
-    assert channel.last.moved == "2026-01-01T00:02:35.000Z"
+    assert channel.last.last_progress_time == "2026-01-01T00:02:35.000Z"
 
 
 def test_outcome_is_sent_at_once_and_last(channel: RecordingChannel, time: FakeTime) -> None:
@@ -132,7 +132,7 @@ def test_failed_report_is_retried_with_backoff(channel: RecordingChannel, time: 
     assert 5 < max(pauses) <= 15
     assert channel.last.progress is not None
     assert channel.last.progress.episodes == 7
-    assert channel.last.beat < 5  # rejected reports do not count
+    assert channel.last.number < 5  # rejected reports do not count
 
 
 def test_outcome_is_delivered_after_outage(channel: RecordingChannel, time: FakeTime) -> None:
@@ -164,7 +164,7 @@ def test_refusals_of_first_report_are_tolerated(channel: RecordingChannel, time:
     channel.on_report = refuse
     time.advance(20)
     assert not time.sender.is_superseded
-    assert channel.last.beat == 1
+    assert channel.last.number == 1
 
 
 def test_lasting_refusal_of_first_report_supersedes(channel: RecordingChannel, time: FakeTime) -> None:
@@ -191,7 +191,7 @@ class TestProgress:
     def test_status_of_recording(self) -> None:
         at = "2026-01-01T00:00:00Z"
         status = progress_status(make_progress(120, timesteps_per_s=2000.0, **{"return": 487.25}), 12.7, at)
-        assert (status.episodes, status.percentage, status.eta_seconds) == (120, 24.0, 12)
+        assert (status.episodes, status.percentage, status.estimated_remaining_seconds) == (120, 24.0, 12)
         assert status.metrics == {"timestepsPerSecond": 2000.0, "episodeReturnMean": 487.25}
         assert (status.summary, status.episode_return) == ("120/500 episodes", "487.2")
 

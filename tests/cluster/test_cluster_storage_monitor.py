@@ -17,8 +17,8 @@ def test_status_has_latest_checkpoint_with_time(walks: Path, tmp_path: Path) -> 
     assert status is not None
     assert status.iteration == 3
     assert Path(status.path).is_dir()
-    assert status.saved is not None
-    assert before.replace(microsecond=0) <= datetime.fromisoformat(status.saved) <= datetime.now(UTC)
+    assert status.save_time is not None
+    assert before.replace(microsecond=0) <= datetime.fromisoformat(status.save_time) <= datetime.now(UTC)
 
 
 def test_empty_folder_has_no_status(tmp_path: Path) -> None:
@@ -30,6 +30,6 @@ def test_status_names_metric_of_best_checkpoint(walks: Path, tmp_path: Path) -> 
     train(training(tmp_path, walks, evaluation={"offline": offline}))
     status = checkpoint_status(resolve(tmp_path / "test" / "r1" / "checkpoints"))
     assert status is not None
-    assert status.best is not None
+    assert status.best_path is not None
     assert status.best_estimated_return is not None
     assert status.best_episode_return_mean is None

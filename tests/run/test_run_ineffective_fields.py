@@ -76,12 +76,12 @@ def test_evaluation_options_require_environment_or_estimates() -> None:
 
 
 def test_recurrent_options_require_recurrent_layer() -> None:
-    idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "recorded"}
+    idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "Recorded"}
     notes = notes_on_ineffective_fields(training("runs", "data", model=idle), is_one_machine=True)
     assert notes == [f"spec.model.{option} has no effect without spec.model.recurrent" for option in idle]
     assert (
         notes_on_ineffective_fields(
-            training("runs", "data", model={**idle, "recurrent": "gru"}), is_one_machine=True
+            training("runs", "data", model={**idle, "recurrent": "GRU"}), is_one_machine=True
         )
         == []
     )
@@ -142,14 +142,14 @@ def collect_notes(algorithm: str, config: dict[str, Any]) -> Iterator[tuple[str,
 
 
 def test_required_option_may_be_set_by_default() -> None:
-    fields = {"algorithm": "DecisionTransformer", "config": {"gradClipBy": "norm"}}
+    fields = {"algorithm": "DecisionTransformer", "config": {"gradClipBy": "Norm"}}
     assert notes_on_ineffective_fields(training("runs", "data", **fields), is_one_machine=True) == []
 
 
 def test_custom_algorithm_has_common_options() -> None:
     fields = {
         "algorithm": "algorithm_toys:LambdaReturns",
-        "customConfig": {"gradClipBy": "norm", "targetsEvery": 5},
+        "customConfig": {"gradClipBy": "Norm", "targetsEvery": 5},
     }
     (note,) = notes_on_ineffective_fields(training("runs", "data", config={}, **fields), is_one_machine=True)
     assert note == "spec.customConfig.gradClipBy has no effect without spec.customConfig.gradClip"
@@ -165,7 +165,7 @@ def test_training_notes_options_that_its_networks_lack(
         "logStdMin": -5,
         "dropout": 0.1,
     }
-    config = {"gradClipBy": "norm"}
+    config = {"gradClipBy": "Norm"}
     train(training(tmp_path, walks, stop={"updates": 1}, model=model, config=config), reporter=reporter)
     assert [note for note in reporter.notes if " has no effect" in note] == [
         "spec.config.gradClipBy has no effect without spec.config.gradClip",

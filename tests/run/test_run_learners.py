@@ -167,7 +167,7 @@ class TestGlobalBatch:
 
 
 def make_pools() -> Pools:
-    attempt = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")
+    attempt = Attempt(revision=1, number=1, ray_job_name="c", namespace="n", uid="u", spec_hash="-")
     return Pools(attempt)
 
 

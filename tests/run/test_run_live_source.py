@@ -139,8 +139,8 @@ def test_custom_algorithm_without_live_is_refused(tmp_path: Path) -> None:
 
 def test_observation_filter_without_recorded_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"observationFilter is meanStd, .* from recorded data, and there are none"
+        SpecError, match=r"observationFilter is MeanStd, .* from recorded data, and there are none"
     ):
         start_trainer(
-            make_playing_training(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "meanStd"})
+            make_playing_training(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "MeanStd"})
         )

@@ -247,7 +247,7 @@ def test_recorded_policy_is_cloned_once_without_log_probabilities(
     assert all(evaluation["calibration"]["error"] < 0.5 for evaluation in read_evaluations(tmp_path))
 
 
-RECURRENT = {"fcnetHiddens": [8], "recurrent": "gru", "cellSize": 8, "maxSeqLen": 4}
+RECURRENT = {"fcnetHiddens": [8], "recurrent": "GRU", "cellSize": 8, "maxSeqLen": 4}
 
 
 def test_recurrent_policy_is_evaluated_by_ratios(tmp_path: Path, walks: Path) -> None:

@@ -82,7 +82,7 @@ def test_interrupted_training_equals_uninterrupted_training(
 def checkpoint(recall_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run folder of a policy that recalls the cue."""
     folder = tmp_path_factory.mktemp("trained")
-    fit(folder, recall_data, recurrent="lstm")
+    fit(folder, recall_data, recurrent="LSTM")
     return folder / "test" / "r1"
 
 
@@ -137,16 +137,16 @@ def test_recording_has_no_states_by_default(checkpoint: Path, tmp_path: Path) ->
 def test_sequences_start_from_recorded_states(checkpoint: Path, tmp_path: Path) -> None:
     """On sequences too short for the cue, a policy only learns from the recorded policy's states."""
     record_block(tmp_path / "data", checkpoint)
-    model = {"recurrent": "lstm", "maxSeqLen": 3}
+    model = {"recurrent": "LSTM", "maxSeqLen": 3}
     zero_state_policy = fit(tmp_path / "zero", tmp_path / "data", **model)
-    recorded_state_policy = fit(tmp_path / "recorded", tmp_path / "data", initialState="recorded", **model)
+    recorded_state_policy = fit(tmp_path / "recorded", tmp_path / "data", initialState="Recorded", **model)
     assert last_result(tmp_path / "zero")["learners"]["default_policy"]["action_accuracy"] < 0.95
     assert last_result(tmp_path / "recorded")["learners"]["default_policy"]["action_accuracy"] > 0.99
     assert zero_state_policy.digest != recorded_state_policy.digest
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "no states": ({"initialState": "recorded"}, r"needs recorded recurrent states \(state_in or state_out\)"),
+    "no states": ({"initialState": "Recorded"}, r"needs recorded recurrent states \(state_in or state_out\)"),
     "long sequences": (
         {"maxSeqLen": 281},
         "maxSeqLen is 281, expected at most spec.config.trainBatchSizePerLearner, 280",
@@ -159,27 +159,27 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 def test_invalid_model_options_are_reported(mistake: str, recall_data: Path, tmp_path: Path) -> None:
     model, message = MISTAKES[mistake]
     with pytest.raises(UserError, match=message):
-        fit(tmp_path, recall_data, recurrent="gru", **model)
+        fit(tmp_path, recall_data, recurrent="GRU", **model)
 
 
 def test_recorded_states_of_other_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     record_block(tmp_path / "data", checkpoint)
     with pytest.raises(UserError, match=r"state 'h' has shape \[40, 16\], where the policy has \[40, 8\]"):
-        fit(tmp_path, tmp_path / "data", recurrent="lstm", cellSize=8, initialState="recorded")
+        fit(tmp_path, tmp_path / "data", recurrent="LSTM", cellSize=8, initialState="Recorded")
 
 
 def test_algorithm_on_single_timesteps_refuses_recurrent_policy(recall_data: Path, tmp_path: Path) -> None:
     refusal = "{} learns from single timesteps and cannot train a recurrent policy"
-    expert = {"algorithm": "PPO", "model": {"recurrent": "lstm"}, "stop": {"iterations": 1}}
-    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'lstm', but PPO")):
+    expert = {"algorithm": "PPO", "model": {"recurrent": "LSTM"}, "stop": {"iterations": 1}}
+    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'LSTM', but PPO")):
         recording(tmp_path / "data", policy={"train": expert})
-    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'lstm', but PPO")):
+    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'LSTM', but PPO")):
         PPOConfig().environment("CartPole-v1").rl_module(model_config={"use_lstm": True}).validate()
     toy = {
         "algorithm": "algorithm_toys:NStepQ",
         "config": {},
         "customConfig": {},
-        "model": {"recurrent": "gru"},
+        "model": {"recurrent": "GRU"},
     }
     with pytest.raises(SpecError, match=refusal.format("NStepQ")):
         train(training(tmp_path, recall_data, **toy))

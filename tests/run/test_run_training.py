@@ -387,7 +387,7 @@ class TestInterruption:
     def test_interruption_with_filters_and_stacks_does_not_change_results(
         self, tmp_path: Path, walks: Path
     ) -> None:
-        model = {"fcnetHiddens": [16], "observationFilter": "meanStd", "frameStack": 3}
+        model = {"fcnetHiddens": [16], "observationFilter": "MeanStd", "frameStack": 3}
         train(training(tmp_path / "whole", walks, pipeline=self.pipeline, model=model, stop={"updates": 100}))
         self.train_with_interruptions(tmp_path / "parts", walks, [45], model=model)
         assert_same_weights(tmp_path / "whole", tmp_path / "parts")
@@ -712,10 +712,10 @@ class TestInitialCheckpoint:
             np.testing.assert_array_equal(value, parameters[name].detach().numpy())
 
     def test_initial_checkpoint_gives_filter(self, tmp_path: Path, walks: Path) -> None:
-        policy = make_policy(WALK, observationFilter="meanStd")
+        policy = make_policy(WALK, observationFilter="MeanStd")
         policy.preprocessing.update({"obs": np.arange(40, dtype=np.float32).reshape(10, 4)})
         policy.save(tmp_path / "policy")
-        model = {"fcnetHiddens": [16], "observationFilter": "meanStd"}
+        model = {"fcnetHiddens": [16], "observationFilter": "MeanStd"}
         self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
         trained_policy = Policy.load(str(tmp_path / "runs/test/r1/module"))
         for name, numbers in policy.preprocessing.state().items():
@@ -727,7 +727,7 @@ class TestInitialCheckpoint:
             {"fcnetHiddens": [32]},
             {"fcnetHiddens": [16, 16]},
             {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
-            {"fcnetHiddens": [16], "observationFilter": "meanStd"},
+            {"fcnetHiddens": [16], "observationFilter": "MeanStd"},
             {"fcnetHiddens": [16], "frameStack": 2},
             {"fcnetHiddens": [16], "fcnetActivation": "relu"},
         ],
@@ -746,7 +746,7 @@ class TestInitialCheckpoint:
                 {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
                 r"has model\.headFcnetHiddens \[\], this one has \[8\]",
             ),
-            ({"fcnetHiddens": [16], "recurrent": "gru"}, r"has model\.recurrent none, this one has gru"),
+            ({"fcnetHiddens": [16], "recurrent": "GRU"}, r"has model\.recurrent None, this one has GRU"),
         ],
     )
     def test_other_sizes_name_option(
@@ -808,7 +808,7 @@ class TestInitialCheckpoint:
         environment = {"id": "toy_environments:Steered"}
         make_policy(environment).save(tmp_path / "policy")
         spec = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
-        with pytest.raises(SpecError, match=r"has model\.distribution auto, this one has squashedGaussian"):
+        with pytest.raises(SpecError, match=r"has model\.distribution Auto, this one has SquashedGaussian"):
             train(training(tmp_path, walks, initialCheckpoint=str(tmp_path / "policy"), **spec))
 
     def test_other_spaces_are_refused(self, tmp_path: Path, walks: Path) -> None:
@@ -839,7 +839,7 @@ class TestInitialCheckpoint:
         offline, config, online, shared = start
         environment = WALK if online == "DQN" else {"id": "toy_environments:Steered"}
         record(recording(tmp_path / "data", environment=environment))
-        model = {"fcnetHiddens": [8]} | ({"distribution": "squashedGaussian"} if offline == "IQL" else {})
+        model = {"fcnetHiddens": [8]} | ({"distribution": "SquashedGaussian"} if offline == "IQL" else {})
         offline_spec = {"algorithm": offline, "config": config, "model": model, "stop": {"updates": 3}}
         train(training(tmp_path / "offline", tmp_path / "data", **offline_spec))
         online_spec = {
@@ -1033,7 +1033,7 @@ class TestEvaluation:
         assert read_evaluations(tmp_path) == read_evaluations(sequential)
 
     def test_auto_duration_plays_full_sets_of_episodes(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 2, "duration": "auto", "parallelToTraining": True, "envsPerRunner": 4}
+        evaluation = {"interval": 2, "duration": "Auto", "parallelToTraining": True, "envsPerRunner": 4}
         train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
         for _, report in read_evaluations(tmp_path).values():
             assert report["num_episodes"] >= 4
@@ -1053,7 +1053,7 @@ class TestEvaluation:
         assert [report for _, report in evaluations.values()] == [report for _, report in expected.values()]
 
     def test_duration_in_timesteps_is_reached(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 8, "duration": 50, "durationUnit": "timesteps"}
+        evaluation = {"interval": 8, "duration": 50, "durationUnit": "Timesteps"}
         train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
         assert read_evaluations(tmp_path)[8][1]["num_env_steps"] >= 50
 

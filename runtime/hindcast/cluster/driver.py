@@ -133,7 +133,7 @@ class Driver:
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
         """Execute the attempt and return its outcome, or None if it was superseded."""
-        print(f"{title(self.resource)}: starting {self.pools.attempt.child}")
+        print(f"{title(self.resource)}: starting {self.pools.attempt.ray_job_name}")
         try:
             connect()
             with catch_signals() as signal:

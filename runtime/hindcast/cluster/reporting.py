@@ -1,7 +1,7 @@
 """Reports of an attempt: changes at most every ten seconds, a heartbeat every thirty, the outcome at once.
 
-The heartbeat comes from a separate thread, so it continues while the work hangs; the report's `moved` is the time when
-the work last made progress.
+The heartbeat comes from a separate thread, so it continues while the work hangs; the report's `lastProgressTime` is
+the time when the work last made progress.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ class ReportSender:
         with self._lock:
             fields, last_progress_time = dict(self._fields), self._last_progress_time
         return Report(
-            beat=self._num_sent + 1,
-            at=_format_timestamp(self._now()),
-            moved=_format_timestamp(last_progress_time),
+            number=self._num_sent + 1,
+            report_time=_format_timestamp(self._now()),
+            last_progress_time=_format_timestamp(last_progress_time),
             **fields,
         )
 
@@ -191,13 +191,13 @@ def progress_status(progress: Progress, seconds_left: float | None, at: str) -> 
     return ProgressStatus(
         **counts,
         percentage=None if percentage is None else round(min(max(percentage, 0.0), 100.0), 2),
-        eta_seconds=None if seconds_left is None else int(seconds_left),
+        estimated_remaining_seconds=None if seconds_left is None else int(seconds_left),
         metrics={
             _METRICS.get(name, to_camel(name)): float(value)
             for name, value in progress.metrics.items()
             if name not in _COUNTS and math.isfinite(value)
         },
-        last_updated=at,
+        last_report_time=at,
         summary=_summary(progress)[:64] or None,
         verdict=progress.verdict,
         episode_return=None if score is None or not math.isfinite(score) else f"{score:.4g}",

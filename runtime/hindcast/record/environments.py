@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import gymnasium as gym
 
-from hindcast.api.environment import EnvironmentSpec, Named
+from hindcast.api.environment import EnvironmentSpec, NamedCall
 from hindcast.errors import SpecError
 from hindcast.user_code import calling, import_object, is_registered
 
@@ -68,7 +68,7 @@ def _unknown_id_message(name: str) -> str:
     )
 
 
-def _wrap(environment: gym.Env, wrapper: Named) -> gym.Env:
+def _wrap(environment: gym.Env, wrapper: NamedCall) -> gym.Env:
     name, options = wrapper.name, wrapper.kwargs
     field = "spec.environment.wrappers"
     factory = import_object(name, field) if ":" in name else getattr(gym.wrappers, name, None)

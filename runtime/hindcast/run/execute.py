@@ -9,9 +9,9 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
-from hindcast.api import Loaded, OfflineRecording, OfflineTraining
+from hindcast.api import LoadedResource, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
-from hindcast.api.sentences import dotted, steps_of
+from hindcast.api.sentences import format_path, parse_path
 from hindcast.errors import DataError, Interrupted, SpecError, UserError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.rl_module import module_class_of
@@ -52,7 +52,7 @@ class FileReferences:
         return str(find_checkpoint(run_folder(resource).child(CHECKPOINTS_FOLDER)).location)
 
 
-def execute(items: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
+def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
     """Record and train; skip finished work and resume unfinished work.
 
     Raises:
@@ -80,7 +80,7 @@ def execute(items: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
 
 
 @contextmanager
-def _add_location(item: Loaded, *, is_alone: bool) -> Iterator[None]:
+def _add_location(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
     """Prefix a user's error with file, line and resource if it names a field, or if there are several resources."""
     try:
         yield
@@ -94,7 +94,7 @@ def _add_location(item: Loaded, *, is_alone: bool) -> Iterator[None]:
         field = _FIELD.match(text)
         if field is None and is_alone:
             raise
-        steps = () if field is None else steps_of(field[0])
+        steps = () if field is None else parse_path(field[0])
         error.args = (f"{item.at(*steps)}: {name}: {text}",)
         raise
 
@@ -187,7 +187,7 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
         raise DataError(f"{title(resource)}: spec.policy.trainingRef: {error}") from error
 
 
-def sort_by_reference(items: Sequence[Loaded]) -> list[Loaded]:
+def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
     """Return the resources in their written order, but each after those that it refers to.
 
     Raises:
@@ -204,7 +204,7 @@ def sort_by_reference(items: Sequence[Loaded]) -> list[Loaded]:
     return [by_title[name] for name in names]
 
 
-def _referenced_titles(item: Loaded, items_by_title: dict[str, Loaded]) -> list[str]:
+def _referenced_titles(item: LoadedResource, items_by_title: dict[str, LoadedResource]) -> list[str]:
     titles: list[str] = []
     for reference, kind, steps in _list_references(item.resource):
         name = f"{kind}/{reference.name}"
@@ -212,7 +212,7 @@ def _referenced_titles(item: Loaded, items_by_title: dict[str, Loaded]) -> list[
             defined_names = [key.partition("/")[2] for key in items_by_title if key.startswith(kind)]
             definitions = f"the given files define {', '.join(defined_names) or 'none'}"
             raise SpecError(
-                f"{item.at(*steps)}: {dotted(steps)}: there is no {kind} named "
+                f"{item.at(*steps)}: {format_path(steps)}: there is no {kind} named "
                 f"{reference.name!r}; {definitions}. Add its file to the command, or use a path."
             )
         titles.append(name)

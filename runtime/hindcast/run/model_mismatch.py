@@ -97,10 +97,13 @@ def _list_algorithms(kind: type[RLModule], algorithm: Algorithm) -> str:
 def _difference(section: str, options: Mapping[str, Any], saved_options: Mapping[str, Any]) -> str | None:
     for option, value in options.items():
         if saved_options.get(option) != value:
-            hint = " (auto is the algorithm's own choice)" if option == "distribution" else ""
+            hint = " (Auto is the algorithm's own choice)" if option == "distribution" else ""
+            values = (saved_options.get(option), value)
+            if section == "model":
+                values = tuple(ModelSpec.in_yaml(option, value) for value in values)
             return (
-                f"has {section}.{option} {saved_options.get(option)}, this one has {value}; the {section} sections "
-                f"must be the same{hint}"
+                f"has {section}.{option} {values[0]}, this one has {values[1]}; the {section} sections must be the "
+                f"same{hint}"
             )
     return None
 
