@@ -198,11 +198,11 @@ class TestProgress:
     def test_status_of_training_with_verdict(self) -> None:
         metrics = {"estimated_return": 8.5, "validation_loss": 0.25}
         progress = Progress(
-            "a/b", "Training", 8, 9, "iterations", metrics, "better than the behaviour: 0.97 likely"
+            "a/b", "Training", 8, 9, "iterations", metrics, "probably better than the recorded policy (97 %)"
         )
         status = progress_status(progress, None, "")
         assert status.metrics == {"estimatedReturn": 8.5, "validationLoss": 0.25}
-        assert status.verdict == "better than the behaviour: 0.97 likely"
+        assert status.verdict == "probably better than the recorded policy (97 %)"
 
     def test_status_omits_metrics_that_are_nan(self) -> None:
         metrics = {"loss": float("nan"), "data_wait_share": 0.1, "timesteps": 4096.0}

@@ -104,7 +104,7 @@ def test_frames_in_csv_are_refused_before_expert_is_trained(tmp_path: Path) -> N
     policy: dict[str, Any] = {"train": {"stop": {"timesteps": 10**9}}}
     environment = {"id": "toy_environments:Frames"}
     resource = recording(tmp_path, output={"format": "CSV"}, environment=environment, policy=policy)
-    with pytest.raises(SpecError, match=r"output\.format is CSV: 'obs' has .* CSV takes 1,024 at most"):
+    with pytest.raises(SpecError, match=r"output\.format is CSV: 'obs' has .* CSV allows at most 1,024"):
         record(resource)
     assert list(tmp_path.glob("0*")) == []
 

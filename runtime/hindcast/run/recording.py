@@ -155,7 +155,7 @@ class RecordingRun:
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
         progress = _RecordingProgress(self._name, extent_of(self._spec), commits, self._reporter)
-        for recorded_range in self._record_ranges(task, policy, progress):
+        for recorded_range in self._record_remaining_ranges(task, policy, progress):
             commits[recorded_range.commit.range] = recorded_range.commit
             progress.mark_committed()
             self._note_on_rewards(recorded_range)
@@ -178,7 +178,7 @@ class RecordingRun:
         except DataError as error:
             raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
 
-    def _record_ranges(
+    def _record_remaining_ranges(
         self, task: RecordingTask, policy: str, progress: _RecordingProgress
     ) -> Iterator[RecordedRange]:
         num_left = progress.extent.num_ranges_left(progress.commits)
