@@ -143,7 +143,7 @@ def test_figures_of_parts_are_those_of_the_whole():
 
 
 def test_more_values_than_fit_are_thinned_out_evenly():
-    thinned = ThinnedRows(most=100)
+    thinned = ThinnedRows(max_rows=100)
     for start in range(0, 1000, 7):
         thinned.add(np.arange(start, min(start + 7, 1000)))
     assert thinned.rows is not None

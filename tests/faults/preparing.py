@@ -24,7 +24,7 @@ def main() -> int:
     rows, where, *kill_at = sys.argv[1:]
     job.PARTITION_BYTES = PARTITION_BYTES
     if where == "ray":
-        preparer._HERE_BYTES = 0
+        preparer._MAX_LOCAL_BYTES = 0
     die_at(kill_at[0] if kill_at else None, os.environ["HINDCAST_CACHE"])
     print("begun", flush=True)
     watch = Hooks(lambda _, *done: print("progress", *done, flush=True))

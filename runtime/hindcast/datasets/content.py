@@ -43,15 +43,15 @@ class Content:
     @classmethod
     def from_block(cls, block: Block) -> Content:
         """The content of complete episodes."""
-        sums = {name: sum(numbers) % _MODULUS for name, numbers in _numbers(block)}
-        return cls(block.num_episodes, block.num_steps, _not_empty(sums))
+        sums = {name: sum(numbers) % _MODULUS for name, numbers in _digests_by_leaf(block)}
+        return cls(block.num_episodes, block.num_steps, _drop_zero_sums(sums))
 
     @classmethod
     def per_episode(cls, block: Block) -> list[Content]:
         """The content of each of some complete episodes."""
-        found = list(_numbers(block))
+        digests_by_leaf = list(_digests_by_leaf(block))
         return [
-            cls(1, steps, _not_empty({name: numbers[i] for name, numbers in found}))
+            cls(1, steps, _drop_zero_sums({name: numbers[i] for name, numbers in digests_by_leaf}))
             for i, steps in enumerate(block.length.tolist())
         ]
 
@@ -78,16 +78,16 @@ class Content:
 
     def difference(self, other: Content) -> str | None:
         """What differs in the other, in words; None if they are equal."""
-        for what in ("episodes", "timesteps"):
-            mine, theirs = getattr(self, what), getattr(other, what)
-            if mine != theirs:
-                return f"{theirs:,} {what} where there were {mine:,}"
+        for unit in ("episodes", "timesteps"):
+            count, other_count = getattr(self, unit), getattr(other, unit)
+            if count != other_count:
+                return f"{other_count:,} {unit} where there were {count:,}"
         names = sorted({*self.sums, *other.sums})
-        differing = [name for name in names if self.sums.get(name) != other.sums.get(name)]
-        if not differing:
+        differing_leaves = [name for name in names if self.sums.get(name) != other.sums.get(name)]
+        if not differing_leaves:
             return None
-        words = {_ENDS: "lengths or ends", _DETAILS: "details of episodes"}
-        return "other " + ", ".join(words.get(name, repr(name)) for name in differing)
+        labels = {_ENDS: "lengths or ends", _DETAILS: "details of episodes"}
+        return "other " + ", ".join(labels.get(name, repr(name)) for name in differing_leaves)
 
 
 class Repeats(NamedTuple):
@@ -112,20 +112,20 @@ def find_repeats(
         contents: what some episodes hold; asked once, for those whose id occurs again, if there are any.
     """
     counts = Counter(ids.values())
-    several = [episode for episode, eps_id in ids.items() if counts[eps_id] > 1]
-    held = contents(several) if several else {}
+    repeated_episodes = [episode for episode, eps_id in ids.items() if counts[eps_id] > 1]
+    content_of = contents(repeated_episodes) if repeated_episodes else {}
     repeats = Repeats([], {})
-    first: dict[Hashable, int] = {}
-    seen: set[tuple[Hashable, Hashable]] = set()
-    for episode in several:
+    first_of_id: dict[Hashable, int] = {}
+    seen_keys: set[tuple[Hashable, Hashable]] = set()
+    for episode in repeated_episodes:
         eps_id = ids[episode]
-        key = (eps_id, held[episode])
-        if key in seen:
+        key = (eps_id, content_of[episode])
+        if key in seen_keys:
             repeats.duplicates.append(episode)
-        elif eps_id in first:
-            repeats.conflicts[episode] = first[eps_id]
-        seen.add(key)
-        first.setdefault(eps_id, episode)
+        elif eps_id in first_of_id:
+            repeats.conflicts[episode] = first_of_id[eps_id]
+        seen_keys.add(key)
+        first_of_id.setdefault(eps_id, episode)
     return repeats
 
 
@@ -136,9 +136,9 @@ def contents_of(
 
     Only units with one of the episodes are read.
     """
-    chosen = dataset.select(episodes)
+    view = dataset.select(episodes)
     contents = (
-        each.checksum for unit in chosen.units for each in Content.per_episode(chosen.read(unit, leaves))
+        content.checksum for unit in view.units for content in Content.per_episode(view.read(unit, leaves))
     )
     return dict(zip(sorted(episodes), contents, strict=True))
 
@@ -152,7 +152,7 @@ def leaf_digests(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> l
         bounds: each episode's id, and its first and last row (exclusive).
     """
     column = canonicalise(name, column)
-    return list((_of_texts if column.dtype == object else _of_values)(name, column, bounds))
+    return list((_text_digests if column.dtype == object else _value_digests)(name, column, bounds))
 
 
 def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
@@ -171,25 +171,25 @@ def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isnan(floats), floats.dtype.type(np.nan), floats).view(values.dtype)
 
 
-def _not_empty(sums: dict[str, int]) -> dict[str, int]:
+def _drop_zero_sums(sums: dict[str, int]) -> dict[str, int]:
     return {name: total for name, total in sums.items() if total or name == _ENDS}
 
 
-def _numbers(block: Block) -> Iterator[tuple[str, list[int]]]:
+def _digests_by_leaf(block: Block) -> Iterator[tuple[str, list[int]]]:
     """For each leaf, and for ends and details, a number per episode."""
     ids = block.eps_id.tolist()
     ends = (block.length, block.t_started, block.terminated, block.truncated)
-    yield _ENDS, [_number(repr(one)) for one in zip(ids, *(each.tolist() for each in ends), strict=True)]
+    yield _ENDS, [_digest(repr(values)) for values in zip(ids, *(end.tolist() for end in ends), strict=True)]
     if block.details is not None and block.details.any():
         details = zip(ids, _canonical_json(block.details).tolist(), strict=True)
-        yield _DETAILS, [_number(repr(one)) if one[1] else 0 for one in details]
+        yield _DETAILS, [_digest(repr(one)) if one[1] else 0 for one in details]
     for name, column in block.columns.items():
         starts = block.obs_start if is_per_observation(name) else block.start
         stops = starts + block.length + is_per_observation(name)
         yield name, leaf_digests(name, column, zip(ids, starts.tolist(), stops.tolist(), strict=True))
 
 
-def _of_values(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Iterator[int]:
+def _value_digests(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Iterator[int]:
     head = hashlib.sha256(f"{name} {column.dtype.name} {list(column.shape[1:])} ".encode())
     size = column.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
     values = column.reshape(-1).view(np.uint8).data
@@ -200,19 +200,19 @@ def _of_values(name: str, column: NDArray[Any], bounds: Iterable[Bounds]) -> Ite
         yield int.from_bytes(sha.digest(), "little")
 
 
-def _of_texts(name: str, texts: NDArray[np.object_], bounds: Iterable[Bounds]) -> Iterator[int]:
+def _text_digests(name: str, texts: NDArray[np.object_], bounds: Iterable[Bounds]) -> Iterator[int]:
     for eps_id, first, stop in bounds:
-        own = texts[first:stop].tolist()
-        has_content = root(name) != Columns.INFOS or any(own)
-        yield _number(repr((name, eps_id, own))) if has_content else 0
+        episode_texts = texts[first:stop].tolist()
+        has_content = root(name) != Columns.INFOS or any(episode_texts)
+        yield _digest(repr((name, eps_id, episode_texts))) if has_content else 0
 
 
 def _canonical_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
-    known = {text: _respaced(text) for text in set(texts.tolist())}
-    return np.array([known[text] for text in texts.tolist()], dtype=object)
+    canonical_texts = {text: _canonical_text(text) for text in set(texts.tolist())}
+    return np.array([canonical_texts[text] for text in texts.tolist()], dtype=object)
 
 
-def _respaced(text: str) -> str:
+def _canonical_text(text: str) -> str:
     if not text or text == EMPTY_INFO:
         return ""
     try:
@@ -222,5 +222,5 @@ def _respaced(text: str) -> str:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode() if value else ""
 
 
-def _number(text: str) -> int:
+def _digest(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), "little")

@@ -83,10 +83,12 @@ class Dataset(ABC):
         """
         indices = _indices(episodes, self.num_episodes)
         starts = np.cumsum([0, *(len(unit.lengths) for unit in self.units)])
-        cuts = np.searchsorted(indices, starts)
+        boundaries = np.searchsorted(indices, starts)
         origins = [
             UnitOrigin(self, unit, indices[first:stop] - start)
-            for unit, start, first, stop in zip(self.units, starts[:-1], cuts[:-1], cuts[1:], strict=True)
+            for unit, start, first, stop in zip(
+                self.units, starts[:-1], boundaries[:-1], boundaries[1:], strict=True
+            )
             if first < stop
         ]
         digest = digest_of([self.digest, digest_of([indices.astype("<i8").tobytes().hex()])])
@@ -94,10 +96,10 @@ class Dataset(ABC):
 
     def without(self, leaves: Collection[str]) -> View:
         """The same episodes without some leaves; others that it does not have are ignored."""
-        kept = {name: leaf for name, leaf in self.spec.leaves.items() if name not in leaves}
+        remaining_leaves = {name: leaf for name, leaf in self.spec.leaves.items() if name not in leaves}
         origins = [UnitOrigin(self, unit, np.arange(len(unit.lengths))) for unit in self.units]
         digest = digest_of([self.digest, "without", *sorted(leaves)])
-        return View(replace(self.spec, leaves=kept), [self], origins, digest)
+        return View(replace(self.spec, leaves=remaining_leaves), [self], origins, digest)
 
     def split(self, fraction: float, seed: int = 0) -> tuple[View, View]:
         """The dataset in two, such as for training and validation; every episode is in one of them.
@@ -116,8 +118,8 @@ class Dataset(ABC):
             SpecError: a fraction that is not between 0 and 1.
         """
         _check_fraction("fraction", fraction)
-        share = self.episode_table().split_mask(round(fraction * self.num_episodes), seed)
-        return self.select(~share), self.select(share)
+        mask = self.episode_table().split_mask(round(fraction * self.num_episodes), seed)
+        return self.select(~mask), self.select(mask)
 
     def filter(self, *terms: FilterTerm | str, top: float | None = None) -> View:
         """The episodes that satisfy all terms, such as `"return >= 100"` and `"length > 10"`.
@@ -129,17 +131,17 @@ class Dataset(ABC):
         Raises:
             SpecError: a term that cannot be parsed, an unknown field, a share that is not between 0 and 1.
         """
-        parsed = [_episode_term(term) for term in terms]
-        table = self.episode_table(top is not None or any(term.column == RETURN for term in parsed))
-        chosen = np.ones(len(table.length), dtype=np.bool_)
-        for term in parsed:
-            chosen &= table.satisfies(term)
-        indices = np.flatnonzero(chosen)
+        parsed_terms = [_episode_term(term) for term in terms]
+        table = self.episode_table(top is not None or any(term.column == RETURN for term in parsed_terms))
+        mask = np.ones(len(table.length), dtype=np.bool_)
+        for term in parsed_terms:
+            mask &= table.satisfies(term)
+        indices = np.flatnonzero(mask)
         if top is not None:
             _check_fraction("top", top)
             assert table.returns is not None
-            best = np.argsort(-table.returns[indices], kind="stable")
-            indices = indices[best[: math.ceil(top * len(indices))]]
+            by_return = np.argsort(-table.returns[indices], kind="stable")
+            indices = indices[by_return[: math.ceil(top * len(indices))]]
         return self.select(indices)
 
     def sample(
@@ -172,8 +174,8 @@ class Dataset(ABC):
         table = self.episode_table()
         order = table.shuffled_order(seed)
         if timesteps is not None:
-            reached = np.cumsum(table.length[order])
-            return self.select(order[: int(np.searchsorted(reached, timesteps)) + 1])
+            cumulative_steps = np.cumsum(table.length[order])
+            return self.select(order[: int(np.searchsorted(cumulative_steps, timesteps)) + 1])
         if fraction is not None:
             _check_fraction("fraction", fraction)
             episodes = round(fraction * self.num_episodes)
@@ -248,46 +250,50 @@ class View(Dataset):
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON columns that the unit's dataset lacks are empty."""
-        dataset, own, rows, renamed = self._origins[unit.id]
-        wanted = set(self.spec.leaves if columns is None else columns)
-        lacking = [leaf for leaf in self.spec.leaves if leaf in wanted and leaf not in dataset.spec.leaves]
-        block = dataset.read(own, wanted.difference(lacking))
+        dataset, source_unit, rows, new_ids = self._origins[unit.id]
+        column_names = set(self.spec.leaves if columns is None else columns)
+        missing_leaves = [
+            leaf for leaf in self.spec.leaves if leaf in column_names and leaf not in dataset.spec.leaves
+        ]
+        block = dataset.read(source_unit, column_names.difference(missing_leaves))
         if len(rows) < block.num_episodes:
             block = block.take(rows)
-        if lacking:
+        if missing_leaves:
             empty = np.full(block.num_steps + block.num_episodes, "", dtype=object)
-            block = block.with_columns({**block.columns, **dict.fromkeys(lacking, empty)})
-        if renamed:
-            names = [renamed.get(row, name) for row, name in zip(rows.tolist(), block.eps_id, strict=True)]
-            block = replace(block, eps_id=np.array(names, dtype=object))
+            block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty)})
+        if new_ids:
+            eps_ids = [new_ids.get(row, name) for row, name in zip(rows.tolist(), block.eps_id, strict=True)]
+            block = replace(block, eps_id=np.array(eps_ids, dtype=object))
         return block
 
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
-        dataset, own, rows, _ = self._origins[unit.id]
-        return dataset.locate(own, int(rows[episode]))
+        dataset, source_unit, rows, _ = self._origins[unit.id]
+        return dataset.locate(source_unit, int(rows[episode]))
 
 
 def _indices(episodes: Episodes, total: int) -> I64:
-    chosen = np.asarray(episodes)
-    if chosen.dtype == np.bool_:
-        if chosen.shape != (total,):
-            raise DataError(f"{len(chosen):,} booleans were given to select from {total:,} episodes")
-        return np.flatnonzero(chosen)
-    indices = np.unique(chosen.astype(np.int64))
-    if len(indices) != chosen.size:
+    selection = np.asarray(episodes)
+    if selection.dtype == np.bool_:
+        if selection.shape != (total,):
+            raise DataError(f"{len(selection):,} booleans were given to select from {total:,} episodes")
+        return np.flatnonzero(selection)
+    indices = np.unique(selection.astype(np.int64))
+    if len(indices) != selection.size:
         raise DataError("an episode was selected twice: give each index once")
     if len(indices) and (indices[0] < 0 or indices[-1] >= total):
-        wrong = indices[0] if indices[0] < 0 else indices[-1]
-        raise DataError(f"episode {wrong} was selected: the data have {total:,}, counted from 0")
+        invalid_index = indices[0] if indices[0] < 0 else indices[-1]
+        raise DataError(f"episode {invalid_index} was selected: the data have {total:,}, counted from 0")
     return indices
 
 
 def _episode_term(term: FilterTerm | str) -> FilterTerm:
-    parsed = parse_filter(term) if isinstance(term, str) else term
-    if parsed.column not in FIELDS:
-        raise SpecError(f"{parsed.column!r} is not a field of an episode: allowed are {', '.join(FIELDS)}")
-    return parsed
+    filter_term = parse_filter(term) if isinstance(term, str) else term
+    if filter_term.column not in FIELDS:
+        raise SpecError(
+            f"{filter_term.column!r} is not a field of an episode: allowed are {', '.join(FIELDS)}"
+        )
+    return filter_term
 
 
 def _check_fraction(name: str, fraction: float) -> None:

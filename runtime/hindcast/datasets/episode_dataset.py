@@ -65,24 +65,24 @@ class EpisodeDataset(Dataset):
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""
-        leaves = self._leaves(columns)
-        stored = Block.concat(self._read_parts(unit.parts, leaves))
-        groups = self._groups(unit)
-        counting = counted_rows(groups)
-        if stored.num_episodes != len(counting):
-            raise self._changed(unit)
-        if not counting.all():
-            stored = stored.take(np.flatnonzero(counting))
-        block = join_fragments(stored, continued_rows(groups)[counting])
+        leaves = self._leaf_names(columns)
+        stored_rows = Block.concat(self._read_parts(unit.parts, leaves))
+        groups = self._row_groups(unit)
+        is_counted = counted_rows(groups)
+        if stored_rows.num_episodes != len(is_counted):
+            raise self._changed_error(unit)
+        if not is_counted.all():
+            stored_rows = stored_rows.take(np.flatnonzero(is_counted))
+        block = join_fragments(stored_rows, continued_rows(groups)[is_counted])
         if not np.array_equal(block.length, unit.lengths):
-            raise self._changed(unit)
+            raise self._changed_error(unit)
         return block
 
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
-        groups = self._groups(unit)
+        groups = self._row_groups(unit)
         heads = counted_rows(groups) & ~continued_rows(groups)
-        path, row = self._locate_stored(unit.parts, int(np.flatnonzero(heads)[episode]))
+        path, row = self._locate_row(unit.parts, int(np.flatnonzero(heads)[episode]))
         origin = self._files[path].origin
         return EpisodeLocation(origin, None) if origin else EpisodeLocation(path, row)
 
@@ -90,25 +90,25 @@ class EpisodeDataset(Dataset):
         self, unit: Unit, columns: Iterable[str] | None = None
     ) -> Iterator[tuple[str, DataError]]:
         """The files of a unit that cannot be read, and why."""
-        leaves = self._leaves(columns)
+        leaves = self._leaf_names(columns)
         for part in unit.parts:
             try:
                 self._read_part(part, leaves)
             except DataError as error:
                 yield part.path, error
 
-    def _leaves(self, columns: Iterable[str] | None) -> list[str]:
+    def _leaf_names(self, columns: Iterable[str] | None) -> list[str]:
         if columns is None:
             return list(self.spec.leaves)
-        wanted = set(columns)
-        unknown = wanted - self.spec.leaves.keys() - {root(leaf) for leaf in self.spec.leaves}
-        if unknown:
+        column_names = set(columns)
+        unknown_columns = column_names - self.spec.leaves.keys() - {root(leaf) for leaf in self.spec.leaves}
+        if unknown_columns:
             first = next(iter(self._files.values()))
             raise DataError(
-                f"the dataset of {first.origin or first.location} has no column {', '.join(sorted(unknown))}: "
+                f"the dataset of {first.origin or first.location} has no column {', '.join(sorted(unknown_columns))}: "
                 f"it has {', '.join(self.spec.leaves)}"
             )
-        return [leaf for leaf in self.spec.leaves if leaf in wanted or root(leaf) in wanted]
+        return [leaf for leaf in self.spec.leaves if leaf in column_names or root(leaf) in column_names]
 
     def _read_parts(self, parts: Sequence[FilePart], leaves: Sequence[str]) -> list[Block]:
         """Stored rows of each part; several files of a store at a time, since each takes requests to wait for."""
@@ -118,26 +118,26 @@ class EpisodeDataset(Dataset):
 
     def _read_part(self, part: FilePart, leaves: Sequence[str]) -> Block:
         """The part's stored rows."""
-        indexed = self._files[part.path]
-        layout = LAYOUTS[indexed.layout]
+        indexed_file = self._files[part.path]
+        layout = LAYOUTS[indexed_file.layout]
         try:
-            with open_parquet(indexed.location, self._footers) as file:
+            with open_parquet(indexed_file.location, self._footers) as file:
                 columns = layout.columns(file.schema_arrow, self.spec, leaves)
                 table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
                 return layout.decode(table, self.spec, leaves)
         except CellError as error:
-            raise error.to_row_error(*self._locate_stored([part], error.row)) from error
+            raise error.to_row_error(*self._locate_row([part], error.row)) from error
         except DataError as error:
             raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
 
-    def _groups(self, unit: Unit) -> list[RowGroup]:
+    def _row_groups(self, unit: Unit) -> list[RowGroup]:
         return [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]
 
-    def _changed(self, unit: Unit) -> DataError:
+    def _changed_error(self, unit: Unit) -> DataError:
         paths = " or ".join(part.path for part in unit.parts)
         return DataError(f"{paths} was changed after it was indexed: open the dataset again")
 
-    def _locate_stored(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
+    def _locate_row(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
         """File and Parquet row in it of one that is counted over some parts."""
         for part in parts:
             groups = self._files[part.path].entry.row_groups

@@ -49,9 +49,13 @@ class EpisodeTable(NamedTuple):
     @classmethod
     def concat(cls, parts: Iterable[EpisodeTable], with_returns: bool) -> EpisodeTable:
         """The episodes of all parts, in order."""
-        none = np.zeros(0, dtype=np.bool_)
+        no_flags = np.zeros(0, dtype=np.bool_)
         empty = cls(
-            none.astype(object), none.astype(np.int64), none, none, np.zeros(0) if with_returns else None
+            no_flags.astype(object),
+            no_flags.astype(np.int64),
+            no_flags,
+            no_flags,
+            np.zeros(0) if with_returns else None,
         )
         *columns, returns = zip(empty, *parts, strict=True)
         eps_id, length, terminated, truncated = map(np.concatenate, columns)
@@ -65,36 +69,36 @@ class EpisodeTable(NamedTuple):
         """
         values = self.returns if term.column == RETURN else getattr(self, term.column)
         assert values is not None
-        wanted = term.value if term.op == "in" else [term.value]
-        for value in wanted:
+        expected_values = term.value if term.op == "in" else [term.value]
+        for value in expected_values:
             _check_comparable(term, value)
         if term.op == "in":
-            return np.isin(values, wanted)
+            return np.isin(values, expected_values)
         return OPERATORS[term.op](values, term.value).astype(np.bool_)
 
     def shuffled_order(self, seed: int) -> I64:
         """`[N]` all episodes in an order that depends on the seed and their ids, not on how they are stored."""
-        seen: dict[str, int] = {}
+        last_occurrence: dict[str, int] = {}
         keys = []
         for eps_id in self.eps_id.tolist():
-            again = seen[eps_id] = seen.get(eps_id, -1) + 1
-            keys.append(_key("sample", seed, again, eps_id))
+            occurrence = last_occurrence[eps_id] = last_occurrence.get(eps_id, -1) + 1
+            keys.append(_sort_key("sample", seed, occurrence, eps_id))
         return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
     def split_mask(self, count: int, seed: int) -> Bool:
         """`[N]` episodes that the seed and their ids choose: all of an id or none of them, and so about `count`."""
-        ids, id_of, sizes = np.unique(self.eps_id, return_inverse=True, return_counts=True)
-        keys = [_key("split", seed, 0, eps_id) for eps_id in ids.tolist()]
+        ids, id_index, sizes = np.unique(self.eps_id, return_inverse=True, return_counts=True)
+        keys = [_sort_key("split", seed, 0, eps_id) for eps_id in ids.tolist()]
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
-        reached = np.append(0, np.cumsum(sizes[order]))
-        chosen = np.zeros(len(ids), dtype=np.bool_)
-        chosen[order[: int(np.argmin(np.abs(reached - count)))]] = True
-        return chosen[id_of]
+        cumulative_counts = np.append(0, np.cumsum(sizes[order]))
+        is_chosen = np.zeros(len(ids), dtype=np.bool_)
+        is_chosen[order[: int(np.argmin(np.abs(cumulative_counts - count)))]] = True
+        return is_chosen[id_index]
 
 
-def _key(purpose: str, seed: int, again: int, eps_id: str) -> bytes:
+def _sort_key(purpose: str, seed: int, occurrence: int, eps_id: str) -> bytes:
     """What episodes are ordered by; `again` counts those of one id."""
-    return hashlib.sha256(f"{purpose} {seed} {again} {eps_id}".encode()).digest()
+    return hashlib.sha256(f"{purpose} {seed} {occurrence} {eps_id}".encode()).digest()
 
 
 def returns_of(block: Block) -> NDArray[np.float64]:

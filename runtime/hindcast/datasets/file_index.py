@@ -65,10 +65,10 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
     """
     checksum, size = fingerprint(location)
     with open_parquet(location) as file:
-        layout, contents = _contents(location, file)
-        found = sum(len(lengths) for lengths in contents.lengths)
-        if found != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
-            reason = f"it has {plural(found, 'row')}, but its footer says {file.metadata.num_rows}"
+        layout, contents = _read_layout(location, file)
+        num_rows = sum(len(lengths) for lengths in contents.lengths)
+        if num_rows != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
+            reason = f"it has {plural(num_rows, 'row')}, but its footer says {file.metadata.num_rows}"
             raise DataError(damage_message(str(location), reason))
         row_groups = [
             RowGroup(
@@ -93,11 +93,11 @@ def describe_file(location: Location) -> tuple[DataSpec, str]:
         DataError: as `index_file`.
     """
     with open_parquet(location) as file:
-        layout, contents = _contents(location, file)
+        layout, contents = _read_layout(location, file)
     return contents.spec, layout
 
 
-def _contents(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
+def _read_layout(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
     """The name of the file's layout, and what is in it."""
     try:
         layout = detect_layout(file.schema_arrow)
@@ -108,7 +108,7 @@ def _contents(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
         raise type(error)(f"{location}: {error}") from error
 
 
-class _Cached(JsonModel):
+class _CachedFile(JsonModel):
     """A file as it was when it was decoded."""
 
     size: int
@@ -119,11 +119,11 @@ class _Cached(JsonModel):
     runs: tuple[EpisodePart, ...]
 
 
-class _Document(JsonModel):
+class _CacheDocument(JsonModel):
     """All that is kept of a folder; `version` changes with what is found in files."""
 
     version: int
-    files: dict[str, _Cached]
+    files: dict[str, _CachedFile]
 
 
 class IndexCache:
@@ -136,7 +136,7 @@ class IndexCache:
     def __init__(self, folder: Location) -> None:
         self._folder = folder
         name = hashlib.sha256(f"{folder.backend.root} {folder.path}".encode()).hexdigest()[:32]
-        self._place = cache_folder().child("index", f"{name}.json")
+        self._location = cache_folder().child("index", f"{name}.json")
         self._files = self._load()
         self._has_new = False
 
@@ -146,38 +146,41 @@ class IndexCache:
         Raises:
             DataError: as `index_file`.
         """
-        cached = self._files.get(entry.relative_path)
-        if cached is not None and (cached.size, cached.modified) == (entry.size, entry.modified_ns):
-            spec = DataSpec.from_json(cached.spec)
-            return IndexedFile(entry.location, cached.entry, spec, cached.layout, cached.runs)
-        found = index_file(entry.location, entry.relative_path)
-        if found.runs and entry.modified_ns is not None:
-            self._files[entry.relative_path] = _Cached(
+        cached_file = self._files.get(entry.relative_path)
+        if cached_file is not None and (cached_file.size, cached_file.modified) == (
+            entry.size,
+            entry.modified_ns,
+        ):
+            spec = DataSpec.from_json(cached_file.spec)
+            return IndexedFile(entry.location, cached_file.entry, spec, cached_file.layout, cached_file.runs)
+        indexed_file = index_file(entry.location, entry.relative_path)
+        if indexed_file.runs and entry.modified_ns is not None:
+            self._files[entry.relative_path] = _CachedFile(
                 size=entry.size,
                 modified=entry.modified_ns,
-                layout=found.layout,
-                spec=found.spec.to_json(),
-                entry=found.entry,
-                runs=found.runs,
+                layout=indexed_file.layout,
+                spec=indexed_file.spec.to_json(),
+                entry=indexed_file.entry,
+                runs=indexed_file.runs,
             )
             self._has_new = True
-        return found
+        return indexed_file
 
     def save(self) -> None:
         """Keep what is new. A cache that cannot be written is none: the files will be decoded again."""
         if not self._has_new:
             return
-        document = _Document(version=_VERSION, files=self._files)
+        document = _CacheDocument(version=_VERSION, files=self._files)
         try:
-            self._place.write_bytes(document.model_dump_json(by_alias=True).encode())
+            self._location.write_bytes(document.model_dump_json(by_alias=True).encode())
         except UserError:
             return
 
-    def _load(self) -> dict[str, _Cached]:
+    def _load(self) -> dict[str, _CachedFile]:
         try:
-            if not self._place.exists():
+            if not self._location.exists():
                 return {}
-            document = _Document.model_validate_json(self._place.read_bytes())
+            document = _CacheDocument.model_validate_json(self._location.read_bytes())
         except (UserError, ValidationError):  # unreadable, or of an older Hindcast: it will be written again
             return {}
         return document.files if document.version == _VERSION else {}
@@ -185,9 +188,9 @@ class IndexCache:
 
 def cache_folder() -> Location:
     """`$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`: for files that can be made again."""
-    given = os.environ.get("HINDCAST_CACHE")
-    if given:
-        return resolve(given)
+    folder = os.environ.get("HINDCAST_CACHE")
+    if folder:
+        return resolve(folder)
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     except RuntimeError:  # a user without a home

@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
 
-_NO_LEAVES: Final = frozenset(
+_IMPLICIT_COLUMNS: Final = frozenset(
     {
         Columns.EPS_ID,
         Columns.AGENT_ID,
@@ -52,9 +52,9 @@ def open_dataset(
         DataError: no such path, no Parquet files, no episodes, a damaged or changed file, files that differ.
         StorageError: storage that refuses or fails.
     """
-    several = [paths] if isinstance(paths, str | Path | Location) else list(paths)
-    found = find_files([resolve(path, filesystem) for path in several], verify)
-    return dataset_of(found.indexed_files, ", ".join(map(str, several)))
+    path_list = [paths] if isinstance(paths, str | Path | Location) else list(paths)
+    data_files = find_files([resolve(path, filesystem) for path in path_list], verify)
+    return dataset_of(data_files.indexed_files, ", ".join(map(str, path_list)))
 
 
 def dataset_of(files: Sequence[IndexedFile], name: str) -> EpisodeDataset:
@@ -69,9 +69,9 @@ def dataset_of(files: Sequence[IndexedFile], name: str) -> EpisodeDataset:
     """
     check_distinct(file.location for file in files)
     spec = DataSpec.merge_all((file.location, file.spec) for file in files)
-    stitched, repeated = drop_repeats(stitch(files), spec)
-    notes = (*unfinished_notes(files), *repeat_notes(repeated))
-    dataset = EpisodeDataset(spec, stitched, notes=notes, num_repeated=repeated)
+    stitched_files, num_repeated = drop_repeats(stitch(files), spec)
+    notes = (*unfinished_notes(files), *repeat_notes(num_repeated))
+    dataset = EpisodeDataset(spec, stitched_files, notes=notes, num_repeated=num_repeated)
     if not dataset.num_steps:
         raise DataError(f"{name} holds no episodes: record some first")
     return dataset
@@ -89,23 +89,26 @@ def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None)
     """
     if columns is None or not files:
         return files
-    wanted = set(columns)
+    column_names = set(columns)
     specs = {id(file.spec): file.spec for file in files}  # most files of a recording share one
-    there = dict.fromkeys(leaf for spec in specs.values() for leaf in spec.leaves)
-    unknown = sorted(
-        name for name in wanted - there.keys() - {*map(root, there)} if root(name) not in _NO_LEAVES
+    known_leaves = dict.fromkeys(leaf for spec in specs.values() for leaf in spec.leaves)
+    unknown_columns = sorted(
+        name
+        for name in column_names - known_leaves.keys() - {*map(root, known_leaves)}
+        if root(name) not in _IMPLICIT_COLUMNS
     )
-    if unknown:
+    if unknown_columns:
         raise DataError(
-            f"{files[0].location} has no column {', '.join(unknown)}, which `columns` names: it has {', '.join(there)}"
+            f"{files[0].location} has no column {', '.join(unknown_columns)}, which `columns` names: it has {', '.join(known_leaves)}"
         )
-    narrowed = {
+    projected_specs = {
         key: replace(
-            spec, leaves={name: leaf for name, leaf in spec.leaves.items() if {name, root(name)} & wanted}
+            spec,
+            leaves={name: leaf for name, leaf in spec.leaves.items() if {name, root(name)} & column_names},
         )
         for key, spec in specs.items()
     }
-    return [file._replace(spec=narrowed[id(file.spec)]) for file in files]
+    return [file._replace(spec=projected_specs[id(file.spec)]) for file in files]
 
 
 def unfinished_notes(files: Iterable[IndexedFile]) -> Iterator[str]:
@@ -113,10 +116,10 @@ def unfinished_notes(files: Iterable[IndexedFile]) -> Iterator[str]:
     yield from dict.fromkeys(file.unfinished_note for file in files if file.unfinished_note)
 
 
-def repeat_notes(repeated: int) -> Iterator[str]:
+def repeat_notes(num_repeated: int) -> Iterator[str]:
     """What to say of stored episodes that do not count."""
-    if repeated:
+    if num_repeated:
         yield (
-            f"{formatting.plural(repeated, 'stored episode')} {'repeats' if repeated == 1 else 'repeat'} others (the "
+            f"{formatting.plural(num_repeated, 'stored episode')} {'repeats' if num_repeated == 1 else 'repeat'} others (the "
             "same id and the same content): each counts once"
         )

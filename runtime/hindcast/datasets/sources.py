@@ -24,7 +24,7 @@ from hindcast.storage.location import Entry, Location, broken_links, missing_err
 _GLOB = re.compile(r"[*?\[]")
 _THREADS = 8
 _CHUNK = 8 << 20
-_AGAIN = "copy it again or record again"
+_REMEDY = "copy it again or record again"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -68,11 +68,11 @@ def find_files(
     """
     if not locations:
         raise DataError("no paths are given: name at least one folder or file with episodes")
-    found = [_files_of(place, verify, refuse) for location in locations for place in expand_glob(location)]
+    groups = [_find_in(place, verify, refuse) for location in locations for place in expand_glob(location)]
     return DataFiles(
-        [file for one in found for file in one.indexed_files],
-        [file for one in found for file in one.unopened_files],
-        [file for one in found for file in one.unlisted_files],
+        [file for one in groups for file in one.indexed_files],
+        [file for one in groups for file in one.unopened_files],
+        [file for one in groups for file in one.unlisted_files],
     )
 
 
@@ -117,13 +117,14 @@ def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
 
 def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[Location]:
     """What matches below a folder; nothing inside another match."""
-    found: set[str] = set()
+    matched_paths: set[str] = set()
     for entry in folder.list(recursive=True):
         is_inside = any(
-            entry.relative_path[: slash.start()] in found for slash in re.finditer("/", entry.relative_path)
+            entry.relative_path[: slash.start()] in matched_paths
+            for slash in re.finditer("/", entry.relative_path)
         )
         if pattern.fullmatch(entry.relative_path) and not is_inside and not is_hidden(entry.relative_path):
-            found.add(entry.relative_path)
+            matched_paths.add(entry.relative_path)
             yield entry.location
 
 
@@ -132,57 +133,59 @@ def _glob_pattern(glob: str) -> re.Pattern[str]:
     tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[![^\]]+\]|\[[^!\]][^\]]*\])", glob)
     parts[::2] = map(re.escape, parts[::2])
-    parts[1::2] = [tokens.get(token) or _characters(token[1:-1]) for token in parts[1::2]]
+    parts[1::2] = [tokens.get(token) or _character_class(token[1:-1]) for token in parts[1::2]]
     try:
         return re.compile("".join(parts))
     except re.error as error:
         raise DataError(f"the pattern {glob} cannot be read ({error}): check its brackets") from error
 
 
-def _characters(listed: str) -> str:
+def _character_class(characters: str) -> str:
     """Characters of which a name has one, or, after `!`, has none."""
-    listed = re.sub(r"([\[\\&~|])", r"\\\1", listed)
-    return f"[^/{listed[1:]}]" if listed.startswith("!") else f"[{listed}]"
+    characters = re.sub(r"([\[\\&~|])", r"\\\1", characters)
+    return f"[^/{characters[1:]}]" if characters.startswith("!") else f"[{characters}]"
 
 
-def _files_of(place: Location, verify: bool, refuse: Refuse) -> DataFiles:
-    if not place.exists():
-        raise missing_error(place)
-    if not place.is_folder():
-        info = place.info()
-        entry = Entry(place, place.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
-        return DataFiles(_indexed(place.parent(), [entry], refuse), [], [])
-    entries = place.list(recursive=True)
+def _find_in(location: Location, verify: bool, refuse: Refuse) -> DataFiles:
+    if not location.exists():
+        raise missing_error(location)
+    if not location.is_folder():
+        info = location.info()
+        entry = Entry(location, location.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
+        return DataFiles(_index_files(location.parent(), [entry], refuse), [], [])
+    entries = location.list(recursive=True)
     recordings = _recordings_in(entries)
     if "" in recordings:
-        return _recorded(place, entries, verify, refuse)
-    found: dict[str, list[IndexedFile]] = {}
-    unlisted: list[Location] = []
+        return _recording_files(location, entries, verify, refuse)
+    files_by_path: dict[str, list[IndexedFile]] = {}
+    unlisted_files: list[Location] = []
     for recording in recordings:
-        inside = [
+        recording_entries = [
             entry._replace(relative_path=entry.relative_path[len(recording) + 1 :])
             for entry in entries
             if entry.relative_path.startswith(f"{recording}/")
         ]
-        recorded = _recorded(place.child(recording), inside, verify, refuse)
-        found[recording] = recorded.indexed_files
-        unlisted += recorded.unlisted_files
+        recording_files = _recording_files(location.child(recording), recording_entries, verify, refuse)
+        files_by_path[recording] = recording_files.indexed_files
+        unlisted_files += recording_files.unlisted_files
     for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
         refuse("missing", link, missing_error(link))
-    others = [entry for entry in entries if _is_plain(entry, recordings)]
-    plain = [entry for entry in others if _is_parquet(entry)]
-    if not plain and not recordings:
+    plain_entries = [entry for entry in entries if _is_plain(entry, recordings)]
+    parquet_entries = [entry for entry in plain_entries if _is_parquet(entry)]
+    if not parquet_entries and not recordings:
         names = ", ".join(entry.relative_path for entry in entries[:5]) or "nothing"
-        raise UnknownLayoutError(f"{place} holds no Parquet files: it holds {names}")
-    found.update({file.entry.path: [file] for file in _indexed(place, plain, refuse)})
+        raise UnknownLayoutError(f"{location} holds no Parquet files: it holds {names}")
+    files_by_path.update(
+        {file.entry.path: [file] for file in _index_files(location, parquet_entries, refuse)}
+    )
     return DataFiles(
-        [file for name in sorted(found) for file in found[name]],
-        [entry.location for entry in others if not _is_parquet(entry)],
-        unlisted,
+        [file for name in sorted(files_by_path) for file in files_by_path[name]],
+        [entry.location for entry in plain_entries if not _is_parquet(entry)],
+        unlisted_files,
     )
 
 
-def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[IndexedFile]:
+def _index_files(folder: Location, entries: list[Entry], refuse: Refuse) -> list[IndexedFile]:
     """Files that nothing describes, looked into; all must be of one layout."""
     cache = IndexCache(folder)
 
@@ -192,22 +195,22 @@ def _indexed(folder: Location, entries: list[Entry], refuse: Refuse) -> list[Ind
         except DataError as error:
             return error
 
-    found = map_in_threads(index, entries)
+    results = map_in_threads(index, entries)
     files: list[IndexedFile] = []
-    for entry, file in zip(entries, found, strict=True):
+    for entry, file in zip(entries, results, strict=True):
         if isinstance(file, DataError):
             refuse("unreadable", entry.location, file)
         elif files and file.layout != files[0].layout:
-            refuse("mixed-layouts", entry.location, _mixture(folder, files[0], file))
+            refuse("mixed-layouts", entry.location, _mixed_layouts_error(folder, files[0], file))
         else:
             files.append(file)
     cache.save()
     return files
 
 
-def _mixture(folder: Location, one: IndexedFile, other: IndexedFile) -> DataError:
+def _mixed_layouts_error(folder: Location, first: IndexedFile, second: IndexedFile) -> DataError:
     return DataError(
-        f"{folder} mixes layouts: {one.entry.path} is {one.layout} and {other.entry.path} is {other.layout}; "
+        f"{folder} mixes layouts: {first.entry.path} is {first.layout} and {second.entry.path} is {second.layout}; "
         "keep them in separate folders, and give each as an input"
     )
 
@@ -225,48 +228,55 @@ def _is_parquet(entry: Entry) -> bool:
 
 
 def _is_plain(entry: Entry, recordings: list[str]) -> bool:
-    inside = any(entry.relative_path.startswith(f"{recording}/") for recording in recordings)
-    return entry.is_file and not inside and not is_hidden(entry.relative_path)
+    is_in_recording = any(entry.relative_path.startswith(f"{recording}/") for recording in recordings)
+    return entry.is_file and not is_in_recording and not is_hidden(entry.relative_path)
 
 
-def _recorded(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> DataFiles:
+def _recording_files(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> DataFiles:
     """The files of a recording: those of its manifest, else of its commits; never other files in the folder."""
     manifest = read_manifest(folder)
     if manifest is not None:
         if manifest.layout in EXPORTED_LAYOUTS:
-            raise _is_exported(folder, manifest.layout)
+            raise _exported_error(folder, manifest.layout)
         if manifest.layout not in LAYOUTS:
             raise DataError(
                 f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
             )
-        listed, what = manifest.files, (manifest.data_spec, manifest.layout)
+        listed_entries, spec_and_layout = manifest.files, (manifest.data_spec, manifest.layout)
     else:
         commits = list(read_commits(folder).values())
         if commits and commits[0].exported is not None:
-            raise _is_exported(folder, commits[0].exported.layout)
-        listed = committed_files(commits)
-        if not listed:
+            raise _exported_error(folder, commits[0].exported.layout)
+        listed_entries = committed_files(commits)
+        if not listed_entries:
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
-        what, far = None, describe_progress(folder, commits)
-    files = listed_files(folder, listed, entries, verify, refuse)
-    if what is not None:
-        indexed = [IndexedFile(folder.child(file.path), file, *what, is_listed=True) for file in files]
+        spec_and_layout, progress_note = None, describe_progress(folder, commits)
+    files = listed_files(folder, listed_entries, entries, verify, refuse)
+    if spec_and_layout is not None:
+        indexed_files = [
+            IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True) for file in files
+        ]
     else:
-        indexed = [file._replace(unfinished_note=far) for file in _described(folder, files, refuse)]
-    known = {file.path for file in listed}
-    unlisted = [
+        indexed_files = [
+            file._replace(unfinished_note=progress_note)
+            for file in _describe_committed(folder, files, refuse)
+        ]
+    listed_paths = {file.path for file in listed_entries}
+    unlisted_files = [
         entry.location
         for entry in entries
-        if _is_parquet(entry) and not is_hidden(entry.relative_path) and entry.relative_path not in known
+        if _is_parquet(entry)
+        and not is_hidden(entry.relative_path)
+        and entry.relative_path not in listed_paths
     ]
-    return DataFiles(indexed, [], unlisted)
+    return DataFiles(indexed_files, [], unlisted_files)
 
 
 def listed_files(
     folder: Location,
-    listed: Sequence[FileEntry],
+    expected_files: Sequence[FileEntry],
     entries: Sequence[Entry] = (),
     verify: bool = False,
     refuse: Refuse = raise_refusal,
@@ -284,41 +294,48 @@ def listed_files(
         DataError: what `refuse` raises.
     """
     sizes = _sizes(entries)
-    if any(file.path not in sizes for file in listed):
+    if any(file.path not in sizes for file in expected_files):
         sizes = _sizes(folder.list(recursive=True))  # it may have been committed after that listing
 
-    def problem(file: FileEntry) -> tuple[Reason, str] | None:
+    def find_problem(file: FileEntry) -> tuple[Reason, str] | None:
         size = sizes.get(file.path)
         if size is None:
-            return "missing", f"is missing, but the recording lists it: {_AGAIN}"
+            return "missing", f"is missing, but the recording lists it: {_REMEDY}"
         if size != file.bytes:
-            return "changed", f"has {size} bytes, but was recorded with {file.bytes}: {_AGAIN}"
+            return "changed", f"has {size} bytes, but was recorded with {file.bytes}: {_REMEDY}"
         if verify and _checksum(folder.child(file.path)) != file.checksum:
-            return "changed", f"was changed since it was recorded: {_AGAIN}"
+            return "changed", f"was changed since it was recorded: {_REMEDY}"
         return None
 
-    problems = map_in_threads(problem, listed) if verify else [problem(file) for file in listed]
-    for file, found in zip(listed, problems, strict=True):
+    problems = (
+        map_in_threads(find_problem, expected_files)
+        if verify
+        else [find_problem(file) for file in expected_files]
+    )
+    for file, found in zip(expected_files, problems, strict=True):
         if found is not None:
             location = folder.child(file.path)
             refuse(found[0], location, DataError(f"{location} {found[1]}"))
-    return [file for file, found in zip(listed, problems, strict=True) if found is None]
+    return [file for file, found in zip(expected_files, problems, strict=True) if found is None]
 
 
-def _is_exported(folder: Location, layout: str) -> UnknownLayoutError:
+def _exported_error(folder: Location, layout: str) -> UnknownLayoutError:
     return UnknownLayoutError(f"{folder} is recorded as {layout}, which is prepared before it is read")
 
 
-def _described(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[IndexedFile]:
+def _describe_committed(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[IndexedFile]:
     """The files of commits, which do not say what they hold: the first that can be read says it for all."""
     for number, file in enumerate(files):
         location = folder.child(file.path)
         try:
-            what = describe_file(location)
+            spec_and_layout = describe_file(location)
         except DataError as error:
             refuse("unreadable", location, error)
             continue
-        return [IndexedFile(folder.child(file.path), file, *what, is_listed=True) for file in files[number:]]
+        return [
+            IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True)
+            for file in files[number:]
+        ]
     return []
 
 
@@ -340,12 +357,12 @@ def check_distinct(locations: Iterable[Location]) -> None:
     Raises:
         DataError: two paths name the same file.
     """
-    seen: set[tuple[str, str]] = set()
+    seen_keys: set[tuple[str, str]] = set()
     for location in locations:
         key = (location.backend.root, real_path(location))
-        if key in seen:
+        if key in seen_keys:
             raise DataError(f"{location} is named twice by the paths: its episodes would count twice")
-        seen.add(key)
+        seen_keys.add(key)
 
 
 def real_path(location: Location) -> str:

@@ -111,8 +111,8 @@ class Target:
         if self.is_exported:
             yield from (read_exported_file(self.folder.child(file.path), self.layout) for file in files)
             return
-        indexed = [IndexedFile(self.folder.child(file.path), file, spec, self.layout) for file in files]
-        dataset = EpisodeDataset(spec, indexed)
+        indexed_files = [IndexedFile(self.folder.child(file.path), file, spec, self.layout) for file in files]
+        dataset = EpisodeDataset(spec, indexed_files)
         yield from (dataset.read(unit, columns) for unit in dataset.units)
 
     def write_range(self, spec: DataSpec, number: int, first: int, blocks: Iterable[Block]) -> Commit:

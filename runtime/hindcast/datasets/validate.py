@@ -56,14 +56,14 @@ def check_spec(
     for column, space in ((Columns.OBS, observation_space), (Columns.ACTIONS, action_space)):
         if space is None:
             continue
-        wanted = flatten_space(space, column)
-        found = leaves_of(column, spec.leaves)
-        if sorted(found) != sorted(wanted):
+        expected_leaves = flatten_space(space, column)
+        leaf_names = leaves_of(column, spec.leaves)
+        if sorted(leaf_names) != sorted(expected_leaves):
             raise DataError(
-                f"{path} has for {column!r} the columns {found or 'none'}, "
-                f"but the space {space} needs {sorted(wanted)}"
+                f"{path} has for {column!r} the columns {leaf_names or 'none'}, "
+                f"but the space {space} needs {sorted(expected_leaves)}"
             )
-        for name, leaf_space in wanted.items():
+        for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
             if not _fits(leaf.dtype, leaf.shape, leaf_space):
                 advice = "; replace each text by a number" if leaf.kind == "text" else ""
@@ -128,11 +128,11 @@ def leaf_spaces_of(
     spec: DataSpec, observation_space: gym.Space | None, action_space: gym.Space | None
 ) -> dict[str, gym.Space]:
     """The space of each observation and action leaf of the spec, where spaces are known."""
-    known: dict[str, gym.Space] = {}
+    leaf_spaces: dict[str, gym.Space] = {}
     for column, space in ((Columns.OBS, observation_space), (Columns.ACTIONS, action_space)):
         if space is not None:
-            known.update(flatten_space(space, column))
-    return {name: space for name, space in known.items() if name in spec.leaves}
+            leaf_spaces.update(flatten_space(space, column))
+    return {name: space for name, space in leaf_spaces.items() if name in spec.leaves}
 
 
 def find_faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Iterator[Fault]:
@@ -144,7 +144,7 @@ def find_faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Ite
         space: in which all values must be; None for any.
     """
     if column.dtype.kind in "fc" and root(name) in _FINITE and not _is_finite_in_batches(column):
-        yield from _not_finite(column)
+        yield from _find_not_finite(column)
     outside = values_outside_space(column, space)
     if outside is not None:
         yield Fault("outside-space", outside, describe_space(space))
@@ -158,14 +158,14 @@ def _is_finite_in_batches(column: NDArray[Any]) -> bool:
         return bool(np.isfinite(column.sum(dtype=np.float32)))
 
 
-def _not_finite(column: NDArray[Any]) -> Iterator[Fault]:
+def _find_not_finite(column: NDArray[Any]) -> Iterator[Fault]:
     """The values that are not finite, then those that float32 makes infinite."""
-    finite = np.isfinite(column)
-    if not finite.all():
-        yield Fault("not-finite", ~finite, "a finite number")
-    beyond = finite & (np.abs(column) > LARGEST_FLOAT32)
-    if beyond.any():
-        yield Fault("not-finite", beyond, "a finite number within float32's range (±3.4e38)")
+    is_finite = np.isfinite(column)
+    if not is_finite.all():
+        yield Fault("not-finite", ~is_finite, "a finite number")
+    is_too_large = is_finite & (np.abs(column) > LARGEST_FLOAT32)
+    if is_too_large.any():
+        yield Fault("not-finite", is_too_large, "a finite number within float32's range (±3.4e38)")
 
 
 def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArray[np.bool_] | None:
@@ -173,14 +173,14 @@ def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArr
 
     Bounds of a float Box are widened by a 10,000th of their distance. NaN is ignored.
     """
-    limits = _limits(space)
+    limits = _value_limits(space)
     if limits is None or not column.size or column.dtype.kind in "cO":
         return None
     low, high = limits
     if (column.min(axis=0) >= low).all() and (column.max(axis=0) <= high).all():
         return None
-    wrong = (column < low) | (column > high)
-    return wrong if wrong.any() else None
+    is_outside = (column < low) | (column > high)
+    return is_outside if is_outside.any() else None
 
 
 def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
@@ -191,7 +191,7 @@ def _fits(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | Non
     return isinstance(space, spaces.Box) or dtype.kind in "biu"
 
 
-def _limits(space: gym.Space | None) -> tuple[Any, Any] | None:
+def _value_limits(space: gym.Space | None) -> tuple[Any, Any] | None:
     """Lowest and highest value allowed, `[*shape]` each; None if everything is."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return space.start, space.start + num_values(space) - 1
@@ -235,6 +235,6 @@ def describe_fault(block: Block, name: str, fault: Fault, locate: Locator) -> tu
     starts = block.obs_start if is_per_observation(name) else block.start
     episode = int(np.searchsorted(starts, first, side="right")) - 1
     t = int(block.t_started[episode]) + first - int(starts[episode])
-    place = locate(episode)
-    found = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
-    return place, f"{place} (episode {block.eps_id[episode]}), t = {t}: {found}"
+    location = locate(episode)
+    description = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
+    return location, f"{location} (episode {block.eps_id[episode]}), t = {t}: {description}"

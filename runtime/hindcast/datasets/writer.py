@@ -63,8 +63,10 @@ class BlockWriter:
         self._group_bytes = row_group_bytes
         self._compression = compression or self._encoder.compressions[0]
         if self._compression not in self._encoder.compressions:
-            allowed = ", ".join(self._encoder.compressions)
-            raise SpecError(f"compression is {compression!r}: allowed are {allowed} in the layout {layout}")
+            compressions = ", ".join(self._encoder.compressions)
+            raise SpecError(
+                f"compression is {compression!r}: allowed are {compressions} in the layout {layout}"
+            )
         self._pending: list[EncodedEpisodes] = []
         self._file: DataFile | None = None
         self._entries: list[FileEntry] = []
@@ -77,8 +79,8 @@ class BlockWriter:
             StorageError: a file could not be written; nothing that this writer wrote is left then.
         """
         try:
-            for piece, continued in self._encoder.split(block):
-                self._add(piece, continued)
+            for piece, is_continued in self._encoder.split(block):
+                self._add(piece, is_continued)
         except BaseException:
             self.abort()
             raise
@@ -93,7 +95,7 @@ class BlockWriter:
             StorageError: as `write`.
         """
         try:
-            self._flush(everything=True)
+            self._flush(should_flush_all=True)
             self._finish_file()
         except BaseException:
             self.abort()
@@ -119,60 +121,60 @@ class BlockWriter:
         else:
             self.abort()
 
-    def _add(self, piece: Block, continued: bool) -> None:
+    def _add(self, piece: Block, is_continued: bool) -> None:
         if not piece.num_episodes:
             return
         group = self._encoder.encode(piece)
-        if continued:
-            self._flush(everything=True)
-            self._write_group(group, continued=True)
+        if is_continued:
+            self._flush(should_flush_all=True)
+            self._write_group(group, is_continued=True)
             return
         if self._pending and self._pending[0].table.schema != group.table.schema:
-            self._flush(everything=True)
+            self._flush(should_flush_all=True)
         self._pending.append(group)
-        self._flush(everything=False)
+        self._flush(should_flush_all=False)
 
-    def _flush(self, everything: bool) -> None:
+    def _flush(self, should_flush_all: bool) -> None:
         """Write full row groups of what is collected, or all of it."""
-        waiting = sum(int(group.nbytes.sum()) for group in self._pending)
-        if not self._pending or (not everything and waiting < self._group_bytes):
+        pending_bytes = sum(int(group.nbytes.sum()) for group in self._pending)
+        if not self._pending or (not should_flush_all and pending_bytes < self._group_bytes):
             return
         rest = EncodedEpisodes.concat(self._pending)
         while len(rest.length):
-            count = self._episodes_of_group(rest)
+            count = self._num_episodes_of_group(rest)
             is_last = count == len(rest.length)
-            if is_last and not everything and rest.nbytes.sum() < self._group_bytes:
+            if is_last and not should_flush_all and rest.nbytes.sum() < self._group_bytes:
                 break
-            self._write_group(rest.slice(0, count), continued=False)
+            self._write_group(rest.slice(0, count), is_continued=False)
             rest = rest.slice(count, len(rest.length))
         self._pending = [rest] if len(rest.length) else []
 
-    def _episodes_of_group(self, waiting: EncodedEpisodes) -> int:
+    def _num_episodes_of_group(self, pending: EncodedEpisodes) -> int:
         """How many of the waiting episodes the next row group takes."""
-        room = self._max_bytes - self._encoder.overhead_bytes(waiting.table.schema, groups=1)
-        count = _fitting(waiting.nbytes, min(self._group_bytes, max(1, room)))
+        room = self._max_bytes - self._encoder.overhead_bytes(pending.table.schema, groups=1)
+        count = _count_fitting(pending.nbytes, min(self._group_bytes, max(1, room)))
         if self._max_rows is None:
             return count
         room = self._max_rows - (self._file.num_rows if self._file else 0)
-        if waiting.num_rows[0] > room:
+        if pending.num_rows[0] > room:
             room = self._max_rows
-        return min(count, _fitting(waiting.num_rows, room))
+        return min(count, _count_fitting(pending.num_rows, room))
 
-    def _write_group(self, group: EncodedEpisodes, continued: bool) -> None:
-        if self._file is not None and not continued and self._is_full(group):
+    def _write_group(self, group: EncodedEpisodes, is_continued: bool) -> None:
+        if self._file is not None and not is_continued and self._is_full(group):
             self._finish_file()
         if self._file is None:
             name = f"{self._stem}-{len(self._entries):03d}{self._encoder.suffix}"
             self._file = self._encoder.open(self._folder.child(name), group.table.schema, self._compression)
-        self._file.write(group, continued)
+        self._file.write(group, is_continued)
 
-    def _is_full(self, coming: EncodedEpisodes) -> bool:
+    def _is_full(self, group: EncodedEpisodes) -> bool:
         assert self._file is not None
-        if self._max_rows is not None and self._file.num_rows + coming.num_rows[0] > self._max_rows:
+        if self._max_rows is not None and self._file.num_rows + group.num_rows[0] > self._max_rows:
             return True
-        overhead = self._encoder.overhead_bytes(coming.table.schema, self._file.num_row_groups + 1)
-        too_large = self._file.size + coming.table.nbytes + overhead > self._max_bytes
-        return too_large or not self._file.accepts(coming.table.schema)
+        overhead = self._encoder.overhead_bytes(group.table.schema, self._file.num_row_groups + 1)
+        too_large = self._file.size + group.table.nbytes + overhead > self._max_bytes
+        return too_large or not self._file.accepts(group.table.schema)
 
     def _finish_file(self) -> None:
         if self._file is None:
@@ -181,6 +183,6 @@ class BlockWriter:
         self._file = None
 
 
-def _fitting(sizes: I64, room: int) -> int:
+def _count_fitting(sizes: I64, room: int) -> int:
     """How many of the first fit; at least one."""
     return max(1, int(np.searchsorted(np.cumsum(sizes), room, side="right")))

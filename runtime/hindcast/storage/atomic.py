@@ -13,7 +13,7 @@ from hindcast.storage.backend import LocationLike, Store
 from hindcast.storage.failures import storage_errors
 from hindcast.storage.local_files import sync_folder, temporary_path
 
-_IN_MEMORY: Final = 8 << 20
+_MAX_MEMORY_BYTES: Final = 8 << 20
 
 
 class AtomicFile:
@@ -63,7 +63,7 @@ class AtomicFile:
         self.location.check_guard()
         with storage_errors("write", self.location):
             if self._temporary is None:
-                self._put()
+                self._upload()
                 return
             os.fsync(self._stream.fileno())
             self._stream.close()
@@ -93,17 +93,17 @@ class AtomicFile:
 
     def _open(self) -> IO[bytes]:
         if not self.location.is_local:
-            return tempfile.SpooledTemporaryFile(_IN_MEMORY)
+            return tempfile.SpooledTemporaryFile(_MAX_MEMORY_BYTES)
         self.location.check_guard()
         self._temporary = temporary_path(Path(self.location.path))
         return self._temporary.open("xb", buffering=0)
 
-    def _put(self) -> None:
+    def _upload(self) -> None:
         with self._stream as stream:
             stream.seek(0)
             cast(Store, self.location.backend).put(self.location.path, stream)
 
     def _write_all(self, view: memoryview) -> None:
         while view:
-            written = self._stream.write(view)
-            view = view[len(view) if written is None else written :]
+            num_written = self._stream.write(view)
+            view = view[len(view) if num_written is None else num_written :]

@@ -27,10 +27,10 @@ from hindcast.storage.failures import storage_errors
 from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 LOCK: Final = "lock"
-_RENEWED_EVERY_S: Final = 20.0
-_LAPSES_AFTER_S: Final = 180.0
-_MOST_TRIES: Final = 10
-_held: set[str] = set()
+_RENEWAL_INTERVAL_SECONDS: Final = 20.0
+_LEASE_SECONDS: Final = 180.0
+_MAX_TRIES: Final = 10
+_held_tokens: set[str] = set()
 """Tokens of the leases that this process holds."""
 
 Mark = dict[str, Any]
@@ -67,11 +67,11 @@ class Lease:
         Raises:
             OutputConflict: others keep taking it.
         """
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_TRIES):
             number, holder = newest_mark(folder)
             if holder is not None:
                 check_holder(folder, holder)
-            if _file(folder, number + 1).create_exclusive(orjson.dumps(mark)):
+            if _mark_location(folder, number + 1).create_exclusive(orjson.dumps(mark)):
                 return cls(folder, number + 1, mark["token"], lost_error)
         raise OutputConflict(f"{folder.parent()} is repeatedly taken over by other runs: stop all but one.")
 
@@ -81,33 +81,33 @@ class Lease:
         Raises:
             OutputConflict: another process has taken it.
         """
-        number = max(_numbers(self.folder), default=0)
+        number = max(_mark_numbers(self.folder), default=0)
         if number == self.number and not self.folder.backend.is_foreign:
             return
-        found = _read(self.folder, number) if number else None
-        if found is None or found["token"] != self.token:
-            raise self.lost_error(self.folder, found)
+        mark = _read_mark(self.folder, number) if number else None
+        if mark is None or mark["token"] != self.token:
+            raise self.lost_error(self.folder, mark)
 
     def write(self, mark: Mark) -> None:
         """Replace what the mark says."""
-        _file(self.folder, self.number).write_bytes(orjson.dumps(mark))
+        _mark_location(self.folder, self.number).write_bytes(orjson.dumps(mark))
 
     def remove_older(self) -> None:
         """Delete the marks that do not count any more."""
-        for number in _numbers(self.folder):
+        for number in _mark_numbers(self.folder):
             if number < self.number:
-                _file(self.folder, number).delete()
+                _mark_location(self.folder, number).delete()
 
     def release(self) -> None:
         """Give the right back."""
         self.check()
-        _file(self.folder, self.number).delete()
+        _mark_location(self.folder, self.number).delete()
 
 
 def newest_mark(folder: Location) -> tuple[int, Mark | None]:
     """The highest number in a folder of marks, and what its mark says; 0 where there is none."""
-    number = max(_numbers(folder), default=0)
-    return number, _read(folder, number) if number else None
+    number = max(_mark_numbers(folder), default=0)
+    return number, _read_mark(folder, number) if number else None
 
 
 @contextlib.contextmanager
@@ -142,13 +142,15 @@ def sole_writer(state: Location) -> Iterator[Guard | None]:
 @contextlib.contextmanager
 def _lease_in_store(state: Location) -> Iterator[Guard]:
     token = uuid.uuid4().hex
-    _held.add(token)
-    ended = threading.Event()
+    _held_tokens.add(token)
+    stop_event = threading.Event()
     try:
-        lease = Lease.acquire(state.child(LOCK), _mark(token), _refuse_while_alive, _lost)
+        lease = Lease.acquire(state.child(LOCK), _mark(token), _refuse_while_alive, _lost_error)
         lease.remove_older()
-        renewing = threading.Thread(target=_renew, args=(lease, ended), name="hindcast-lease", daemon=True)
-        renewing.start()
+        renewal_thread = threading.Thread(
+            target=_renew, args=(lease, stop_event), name="hindcast-lease", daemon=True
+        )
+        renewal_thread.start()
         has_failed = False
         try:
             yield lease.check
@@ -156,19 +158,19 @@ def _lease_in_store(state: Location) -> Iterator[Guard]:
             has_failed = True
             raise
         finally:
-            ended.set()
+            stop_event.set()
             if not has_failed:
-                renewing.join()  # a renewal under way would put the mark there again
+                renewal_thread.join()  # a renewal under way would put the mark there again
                 with contextlib.suppress(UserError):  # it lapses
                     lease.release()
     finally:
-        ended.set()
-        _held.discard(token)
+        stop_event.set()
+        _held_tokens.discard(token)
 
 
-def _renew(lease: Lease, ended: threading.Event) -> None:
+def _renew(lease: Lease, stop_event: threading.Event) -> None:
     """Renew the mark regularly, until the lease has ended or another process has it."""
-    while not ended.wait(_RENEWED_EVERY_S):
+    while not stop_event.wait(_RENEWAL_INTERVAL_SECONDS):
         try:
             lease.check()
             lease.write(_mark(lease.token))
@@ -186,14 +188,14 @@ def _mark(token: str) -> Mark:
 def _refuse_while_alive(folder: Location, holder: Mark) -> None:
     if not _is_alive(holder):
         return
-    lapses = max(1, round(holder["renewed"] + _LAPSES_AFTER_S - time.time()))
+    remaining_seconds = max(1, round(holder["renewed"] + _LEASE_SECONDS - time.time()))
     raise OutputConflict(
         f"another process ({holder['process']} on {holder['machine'].split()[0]}) is writing to "
-        f"{folder.parent()}: wait for it, or stop it. If it was killed, its lease lapses in {lapses} seconds."
+        f"{folder.parent()}: wait for it, or stop it. If it was killed, its lease lapses in {remaining_seconds} seconds."
     )
 
 
-def _lost(folder: Location, _: Mark | None) -> OutputConflict:
+def _lost_error(folder: Location, _: Mark | None) -> OutputConflict:
     return OutputConflict(
         f"another process has begun to write to {folder.parent()}: this one has stopped writing."
     )
@@ -201,11 +203,11 @@ def _lost(folder: Location, _: Mark | None) -> OutputConflict:
 
 def _is_alive(holder: Mark) -> bool:
     """Whether a holder may still be running: known on this machine; elsewhere until its lease lapses."""
-    has_lapsed = time.time() - holder["renewed"] >= _LAPSES_AFTER_S
+    has_lapsed = time.time() - holder["renewed"] >= _LEASE_SECONDS
     if holder["machine"] != _machine():
         return not has_lapsed
     if holder["process"] == os.getpid():
-        return holder["token"] in _held
+        return holder["token"] in _held_tokens
     try:
         os.kill(holder["process"], 0)
     except ProcessLookupError:
@@ -215,21 +217,21 @@ def _is_alive(holder: Mark) -> bool:
     return not has_lapsed
 
 
-def _file(folder: Location, number: int) -> Location:
+def _mark_location(folder: Location, number: int) -> Location:
     return folder.child(f"{number:06d}.json")
 
 
-def _numbers(folder: Location) -> list[int]:
+def _mark_numbers(folder: Location) -> list[int]:
     return [
         int(stem) for entry in folder.files() if (stem := entry.relative_path.partition(".")[0]).isdigit()
     ]
 
 
-def _read(folder: Location, number: int) -> Mark | None:
+def _read_mark(folder: Location, number: int) -> Mark | None:
     """What a mark says; None if it is gone, or is not ours."""
     with contextlib.suppress(DataError, ValueError):
-        found = orjson.loads(_file(folder, number).read_bytes())
-        return found if isinstance(found, dict) else None
+        mark = orjson.loads(_mark_location(folder, number).read_bytes())
+        return mark if isinstance(mark, dict) else None
     return None
 
 

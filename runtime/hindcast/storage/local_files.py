@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 TEMPORARY_NAME: Final = re.compile(r"^\..+\.[0-9a-f]{8}\.tmp$")
 """The names that `temporary_for` gives."""
-_ARROWS: Final = pafs.LocalFileSystem()
+_ARROW_FILES: Final = pafs.LocalFileSystem()
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class LocalFiles:
     root = "file://"
 
     def info(self, path: str) -> pafs.FileInfo:
-        return _ARROWS.get_file_info(path)
+        return _ARROW_FILES.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         """Links are followed; where all below is listed, each file and folder is there once, broken links included."""
         return list(_walk(path) if recursive else _children(path))
 
     def open(self, path: str) -> pa.NativeFile:
-        return _ARROWS.open_input_file(path)
+        return _ARROW_FILES.open_input_file(path)
 
     def read(self, path: str) -> bytes:
         return Path(path).read_bytes()
@@ -61,7 +61,7 @@ class LocalFiles:
         Path(path).unlink()
 
     def delete_folder(self, path: str) -> None:
-        _ARROWS.delete_dir(path)
+        _ARROW_FILES.delete_dir(path)
 
     def make_folder(self, path: str) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def _children(folder: str) -> Iterator[pafs.FileInfo]:
     """What a folder itself holds, links followed; nothing where there is no folder."""
     for entry in _entries(folder):
         with suppress(FileNotFoundError):  # deleted meanwhile, or a broken link
-            yield _info(entry.path, entry.stat(), entry.is_file())
+            yield _file_info(entry.path, entry.stat(), entry.is_file())
 
 
 def _walk(folder: str) -> Iterator[pafs.FileInfo]:
@@ -99,34 +99,36 @@ def _walk(folder: str) -> Iterator[pafs.FileInfo]:
 
     What is reached without links comes first, so that it keeps its own path.
     """
-    seen: set[str] = set()
+    visited: set[str] = set()
     links: list[str] = []
     if Path(folder).is_dir():
-        yield from _below(folder, os.path.realpath(folder), seen, links)
+        yield from _walk_without_links(folder, os.path.realpath(folder), visited, links)
     for path in links:  # grows meanwhile
-        real = os.path.realpath(path)
-        if not os.path.lexists(real):
+        real_path = os.path.realpath(path)
+        if not os.path.lexists(real_path):
             yield pafs.FileInfo(path, pafs.FileType.Directory, mtime_ns=0)
-        elif real not in seen:
-            seen.add(real)
-            yield _info(path, Path(path).stat(), Path(path).is_file())
+        elif real_path not in visited:
+            visited.add(real_path)
+            yield _file_info(path, Path(path).stat(), Path(path).is_file())
             if Path(path).is_dir():
-                yield from _below(path, real, seen, links)
+                yield from _walk_without_links(path, real_path, visited, links)
 
 
-def _below(folder: str, real: str, seen: set[str], links: list[str]) -> Iterator[pafs.FileInfo]:
+def _walk_without_links(
+    folder: str, real_folder: str, visited: set[str], links: list[str]
+) -> Iterator[pafs.FileInfo]:
     """What a folder holds, without what its links lead to: they are put to `links`."""
-    seen.add(real)
+    visited.add(real_folder)
     for entry in _entries(folder):
-        own = f"{real.rstrip('/')}/{entry.name}"
+        real_path = f"{real_folder.rstrip('/')}/{entry.name}"
         if entry.is_symlink():
             links.append(entry.path)
-        elif own not in seen:
-            seen.add(own)
+        elif real_path not in visited:
+            visited.add(real_path)
             with suppress(FileNotFoundError):  # deleted meanwhile
-                yield _info(entry.path, entry.stat(), entry.is_file())
+                yield _file_info(entry.path, entry.stat(), entry.is_file())
             if entry.is_dir():
-                yield from _below(entry.path, own, seen, links)
+                yield from _walk_without_links(entry.path, real_path, visited, links)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -137,6 +139,6 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _info(path: str, found: os.stat_result, is_file: bool) -> pafs.FileInfo:
-    kind, size = (pafs.FileType.File, found.st_size) if is_file else (pafs.FileType.Directory, None)
-    return pafs.FileInfo(path, kind, size=size, mtime_ns=found.st_mtime_ns)
+def _file_info(path: str, status: os.stat_result, is_file: bool) -> pafs.FileInfo:
+    kind, size = (pafs.FileType.File, status.st_size) if is_file else (pafs.FileType.Directory, None)
+    return pafs.FileInfo(path, kind, size=size, mtime_ns=status.st_mtime_ns)

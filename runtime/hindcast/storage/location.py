@@ -31,7 +31,7 @@ from hindcast.storage.user_files import UserFiles, filesystem_of
 _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _CREDENTIALS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
 _KNOWN_SCHEMES: Final = ("abfs", "abfss", "az", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
-_HDFS_NEEDS: Final = (
+_HDFS_REMEDY: Final = (
     "; it needs Java and Hadoop's native client (JAVA_HOME, HADOOP_HOME and CLASSPATH), "
     "webhdfs://host:port/folder needs neither"
 )
@@ -179,10 +179,10 @@ class Location:
         broken links.
         """
         with storage_errors("list", self):
-            found = self.backend.list(self.path, recursive)
+            infos = self.backend.list(self.path, recursive)
         prefix = len(self.path.strip("/"))
         entries = []
-        for info in found:
+        for info in infos:
             relative = info.path.strip("/")[prefix:].strip("/")
             if relative:
                 size, is_file = info.size or 0, info.type == pafs.FileType.File
@@ -228,7 +228,7 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
         raise SpecError(f"the path is {path!r}, expected text or a pathlib.Path: a file, a folder or a URI.")
     text = os.fspath(path)
     if filesystem is not None:
-        return _inside(filesystem, text)
+        return _within_filesystem(filesystem, text)
     if scheme := _SCHEME.match(text):
         return _by_uri(scheme["scheme"], text)
     if problem := one_slash(text):
@@ -238,15 +238,15 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
 
 def _by_uri(scheme: str, uri: str) -> Location:
     rest = uri.partition("://")[2]
-    if (given := filesystem_of(scheme)) is not None:
-        return replace(_inside(given, rest), uri=uri)
+    if (filesystem := filesystem_of(scheme)) is not None:
+        return replace(_within_filesystem(filesystem, rest), uri=uri)
     if _CREDENTIALS.match(uri):
         raise StorageError(
             f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} carries credentials: leave them out and "
             "set environment variables"
         )
-    if found := bucket_of(scheme, rest):
-        return Location(*found, uri)
+    if bucket := bucket_of(scheme, rest):
+        return Location(*bucket, uri)
     return _by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _by_fsspec(scheme, uri)
 
 
@@ -258,8 +258,8 @@ def _by_pyarrow(uri: str) -> Location:
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except Exception as error:
-        needs = _HDFS_NEEDS if uri.startswith(("hdfs://", "viewfs://")) else ""
-        raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}{needs}") from error
+        remedy = _HDFS_REMEDY if uri.startswith(("hdfs://", "viewfs://")) else ""
+        raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}{remedy}") from error
     if isinstance(filesystem, pafs.LocalFileSystem):
         return Location(LocalFiles(), path, uri)
     return Location(UserFiles(filesystem, uri.partition("://")[0] + "://"), path, uri)
@@ -269,44 +269,44 @@ def _by_fsspec(scheme: str, uri: str) -> Location:
     try:
         filesystem, path = fsspec.url_to_fs(uri)
     except ValueError as error:
-        known = ", ".join(f"{name}://" for name in _KNOWN_SCHEMES)
+        schemes = ", ".join(f"{name}://" for name in _KNOWN_SCHEMES)
         raise StorageError(
-            f"no file system is known for {scheme}:// (in {uri}): use a path, {known} or one fsspec knows"
+            f"no file system is known for {scheme}:// (in {uri}): use a path, {schemes} or one fsspec knows"
         ) from error
     except ImportError as error:
         raise StorageError(f"the driver for {scheme}:// is not installed: {error}") from error
     except Exception as error:  # whatever a driver raises, which may connect already
         raise StorageError(f"cannot use the URI {uri}: {reason_of(error)}") from error
-    return Location(_of_fsspec(filesystem), path, uri)
+    return Location(_wrap_fsspec(filesystem), path, uri)
 
 
-def _of_fsspec(filesystem: fsspec.AbstractFileSystem) -> UserFiles:
+def _wrap_fsspec(filesystem: fsspec.AbstractFileSystem) -> UserFiles:
     protocol = filesystem.protocol
     root = protocol if isinstance(protocol, str) else protocol[0]
     return UserFiles(pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), f"{root}://")
 
 
-def _inside(filesystem: Any, path: str) -> Location:
+def _within_filesystem(filesystem: Any, path: str) -> Location:
     if isinstance(filesystem, fsspec.AbstractFileSystem):
-        stripped = filesystem._strip_protocol(path)
+        inner_path = filesystem._strip_protocol(path)
         is_local = isinstance(filesystem, FsspecLocal)
-        return Location(LocalFiles() if is_local else _of_fsspec(filesystem), stripped, path)
-    stripped = _SCHEME.sub("", path)
+        return Location(LocalFiles() if is_local else _wrap_fsspec(filesystem), inner_path, path)
+    inner_path = _SCHEME.sub("", path)
     if store := wrap_store(filesystem):
-        return Location(store, stripped, path)
+        return Location(store, inner_path, path)
     if not isinstance(filesystem, pafs.FileSystem):
         raise StorageError(
             f"filesystem is a {type(filesystem).__name__}: "
             "give a pyarrow.fs.FileSystem, an fsspec file system, or an obstore store"
         )
     if isinstance(filesystem, pafs.LocalFileSystem):
-        return Location(LocalFiles(), _absolute(stripped), path)
+        return Location(LocalFiles(), _absolute(inner_path), path)
     if isinstance(filesystem, pafs.SubTreeFileSystem) and isinstance(
         filesystem.base_fs, pafs.LocalFileSystem
     ):
-        return Location(LocalFiles(), _join(filesystem.base_path, stripped), path)
+        return Location(LocalFiles(), _join(filesystem.base_path, inner_path), path)
     root = f"{filesystem.type_name.removeprefix('py::')}://"
-    return Location(UserFiles(filesystem, root), stripped, path)
+    return Location(UserFiles(filesystem, root), inner_path, path)
 
 
 def _join(base: str, below: str) -> str:
@@ -317,8 +317,8 @@ def _join(base: str, below: str) -> str:
 
 
 def _uri_parent(uri: str) -> str:
-    trimmed = uri.rstrip("/")
-    head, slash, _ = trimmed.rpartition("/")
+    uri_path = uri.rstrip("/")
+    head, slash, _ = uri_path.rpartition("/")
     if not slash:
         return "."
     return head or "/"

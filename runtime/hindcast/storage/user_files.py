@@ -17,14 +17,14 @@ import pyarrow.fs as pafs
 
 from hindcast.storage.backend import folders_between
 
-_CHUNK: Final = 8 << 20
+_CHUNK_BYTES: Final = 8 << 20
 _filesystems: Final[dict[str, object]] = {}
 
 
 def scheme_of(filesystem: object) -> str:
     """The scheme for a file system object in this process, such as `S3FileSystem-1`; equal ones share it."""
-    for scheme, known in _filesystems.items():
-        if type(known) is type(filesystem) and known == filesystem:
+    for scheme, registered_filesystem in _filesystems.items():
+        if type(registered_filesystem) is type(filesystem) and registered_filesystem == filesystem:
             return scheme
     scheme = f"{type(filesystem).__name__}-{len(_filesystems) + 1}"
     _filesystems[scheme] = filesystem
@@ -58,8 +58,8 @@ class UserFiles:
             self.filesystem.type_name != "gcs"
         )  # that of pyarrow: only if an object represents one
         selector = pafs.FileSelector(path, allow_not_found=True, recursive=recursive or not lists_folders)
-        found = list(self.filesystem.get_file_info(selector))
-        return found if lists_folders else _with_folders(path.strip("/"), found, recursive)
+        infos = list(self.filesystem.get_file_info(selector))
+        return infos if lists_folders else _with_folders(path.strip("/"), infos, recursive)
 
     def open(self, path: str) -> pa.NativeFile:
         return self.filesystem.open_input_file(path)
@@ -74,7 +74,7 @@ class UserFiles:
         else:  # it may serve file systems that have folders
             self.make_folder(path.rpartition("/")[0])
             stream = self._fsspec.open(path, "wb")
-        shutil.copyfileobj(content, stream, _CHUNK)
+        shutil.copyfileobj(content, stream, _CHUNK_BYTES)
         stream.close()  # not where copying failed: closing would complete a part of the file
 
     def create(self, path: str, data: bytes) -> bool:
@@ -105,9 +105,13 @@ class UserFiles:
         return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
-def _with_folders(base: str, found: list[pafs.FileInfo], recursive: bool) -> list[pafs.FileInfo]:
+def _with_folders(base: str, infos: list[pafs.FileInfo], recursive: bool) -> list[pafs.FileInfo]:
     """What is below `base`, with the folders implied by file names; at all depths, or directly below."""
-    known = {info.path.strip("/"): info for info in found}
-    folders = {parent for path in known for parent in folders_between(base, path)} - known.keys()
-    known |= {folder: pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders}
-    return [info for path, info in known.items() if recursive or "/" not in path[len(base) :].strip("/")]
+    info_by_path = {info.path.strip("/"): info for info in infos}
+    folders = {
+        parent for path in info_by_path for parent in folders_between(base, path)
+    } - info_by_path.keys()
+    info_by_path |= {folder: pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders}
+    return [
+        info for path, info in info_by_path.items() if recursive or "/" not in path[len(base) :].strip("/")
+    ]

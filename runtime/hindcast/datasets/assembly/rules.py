@@ -33,7 +33,7 @@ _ORDERS: Final = {
     "stored": "as stored",
     "chain": "by chaining new_obs to obs",
 }
-_SAID: Final[dict[Kind, tuple[str, str]]] = {
+_SENTENCES: Final[dict[Kind, tuple[str, str]]] = {
     "gaps": (
         "timesteps are missing in 1 place, where an episode was cut",
         "timesteps are missing in {} places, where episodes were cut",
@@ -115,19 +115,19 @@ class Findings(JsonModel):
     def merge(cls, parts: Sequence[Findings]) -> Findings:
         """Of all parts together; the first place is that of the first part."""
         orders: Counter[str] = Counter()
-        found: dict[Kind, Finding] = {}
+        findings_by_kind: dict[Kind, Finding] = {}
         for part in parts:
             orders.update(part.orders)
             for kind, finding in part.found.items():
-                known = found.get(kind)
-                total = finding.count + (known.count if known else 0)
-                found[kind] = (known or finding).model_copy(update={"count": total})
+                earlier = findings_by_kind.get(kind)
+                total = finding.count + (earlier.count if earlier else 0)
+                findings_by_kind[kind] = (earlier or finding).model_copy(update={"count": total})
         return cls(
             rows=sum(part.rows for part in parts),
             episodes=sum(part.episodes for part in parts),
             timesteps=sum(part.timesteps for part in parts),
             orders=dict(orders),
-            found=found,
+            found=findings_by_kind,
         )
 
     def sentences(self) -> tuple[str, ...]:
@@ -142,14 +142,14 @@ class Findings(JsonModel):
             f"{formatting.plural(self.timesteps, 'timestep')}"
             + (f"; rows were put in order: {orders}" if orders else "")
         )
-        return (first, *(_sentence(kind, self.found[kind]) for kind in _SAID if kind in self.found))
+        return (first, *(_sentence(kind, self.found[kind]) for kind in _SENTENCES if kind in self.found))
 
 
 def _sentence(kind: Kind, finding: Finding) -> str:
-    one, several = _SAID[kind]
+    singular, plural = _SENTENCES[kind]
     if finding.count == 1:
-        return f"{one}: {finding}"
-    return f"{several.format(formatting.integer(finding.count))}; the first: {finding}"
+        return f"{singular}: {finding}"
+    return f"{plural.format(formatting.integer(finding.count))}; the first: {finding}"
 
 
 @dataclass(frozen=True)
@@ -213,32 +213,37 @@ def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
     Raises:
         DataError: one that is not, with its file.
     """
-    unfinished = _unfinished(block, rules)
-    if rules.spec.unfinished == "Refuse" and len(unfinished):
+    unfinished_episodes = _find_unfinished(block, rules)
+    if rules.spec.unfinished == "Refuse" and len(unfinished_episodes):
         raise DataError(
-            f"{path}: episode {block.eps_id[unfinished[0]]} ends neither terminated nor truncated, and "
+            f"{path}: episode {block.eps_id[unfinished_episodes[0]]} ends neither terminated nor truncated, and "
             "prepare.unfinished is Refuse"
         )
 
 
 def keep_whole_episodes(block: Block, rules: Rules) -> tuple[Block, Findings]:
     """The episodes that the rules keep, and what was found."""
-    unfinished = _unfinished(block, rules)
-    kept, found = block, dict[Kind, Finding]()
-    if len(unfinished):
-        first = str(block.eps_id[unfinished[0]])
+    unfinished_episodes = _find_unfinished(block, rules)
+    remaining_block, findings_by_kind = block, dict[Kind, Finding]()
+    if len(unfinished_episodes):
+        first = str(block.eps_id[unfinished_episodes[0]])
         if rules.spec.unfinished == "Keep":
-            found["unfinished"] = Finding(count=len(unfinished), eps_id=first)
+            findings_by_kind["unfinished"] = Finding(count=len(unfinished_episodes), eps_id=first)
         else:
-            kept = block.take(np.setdiff1d(np.arange(block.num_episodes), unfinished))
-            found["dropped"] = Finding(count=block.num_steps - kept.num_steps, eps_id=first)
+            remaining_block = block.take(np.setdiff1d(np.arange(block.num_episodes), unfinished_episodes))
+            findings_by_kind["dropped"] = Finding(
+                count=block.num_steps - remaining_block.num_steps, eps_id=first
+            )
     findings = Findings(
-        rows=block.num_steps, episodes=kept.num_episodes, timesteps=kept.num_steps, found=found
+        rows=block.num_steps,
+        episodes=remaining_block.num_episodes,
+        timesteps=remaining_block.num_steps,
+        found=findings_by_kind,
     )
-    return kept, findings
+    return remaining_block, findings
 
 
-def _unfinished(block: Block, rules: Rules) -> I64:
+def _find_unfinished(block: Block, rules: Rules) -> I64:
     """Episodes that end neither terminated nor truncated; under a filter every cut makes such pieces."""
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)

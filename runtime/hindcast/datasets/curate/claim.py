@@ -16,7 +16,7 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, MANIFEST
 from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
-_WAY_OUT: Final = "give another folder, or --replace it (which deletes only what its manifest lists)"
+_REMEDY: Final = "give another folder, or --replace it (which deletes only what its manifest lists)"
 
 
 def claim(target: Target, digest: str) -> None:
@@ -29,8 +29,8 @@ def claim(target: Target, digest: str) -> None:
         return
     if _holds_data(target.folder):
         clear_dataset(target.folder, keep=(LOCK,))
-    made_of = _made_of(target, digest)
-    mark = {"resource": "hindcast data", "specHash": _hash(made_of), "spec": made_of}
+    output_spec = _output_spec(target, digest)
+    mark = {"resource": "hindcast data", "specHash": _hash(output_spec), "spec": output_spec}
     write_owner(target.folder.child(FOLDER), mark)
 
 
@@ -41,13 +41,13 @@ def is_claimed(target: Target, digest: str) -> bool:
         OutputConflict: something else is there.
     """
     folder = target.folder
-    found = read_owner(folder.child(FOLDER))
-    if found is not None and found.get("specHash") == _hash(_made_of(target, digest)):
+    owner = read_owner(folder.child(FOLDER))
+    if owner is not None and owner.get("specHash") == _hash(_output_spec(target, digest)):
         return True
     if _holds_data(folder):
         if not target.replace:
-            raise OutputConflict(f"{folder} holds {_described(found)}: {_WAY_OUT}")
-    elif found is None and any(entry.relative_path != FOLDER for entry in folder.list()):
+            raise OutputConflict(f"{folder} holds {_describe_owner(owner)}: {_REMEDY}")
+    elif owner is None and any(entry.relative_path != FOLDER for entry in folder.list()):
         raise OutputConflict(
             f"{folder} holds files that Hindcast did not write: give an empty or a new folder (--replace deletes only "
             "what a manifest lists)"
@@ -55,7 +55,7 @@ def is_claimed(target: Target, digest: str) -> bool:
     return False
 
 
-def _made_of(target: Target, digest: str) -> dict[str, Any]:
+def _output_spec(target: Target, digest: str) -> dict[str, Any]:
     """What the files depend on.
 
     Args:
@@ -75,12 +75,12 @@ def _holds_data(folder: Location) -> bool:
     return folder.child(MANIFEST).exists() or any(folder.child(COMMITS).files())
 
 
-def _described(found: Mapping[str, Any] | None) -> str:
-    resource = (found or {}).get("resource")
+def _describe_owner(owner: Mapping[str, Any] | None) -> str:
+    resource = (owner or {}).get("resource")
     if resource == "hindcast data":
         return "data that were made from something else, or with other options"
     return f"the recording of {resource}" if resource else "a recording"
 
 
-def _hash(made_of: Mapping[str, Any]) -> str:
-    return hashlib.sha256(orjson.dumps(made_of, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+def _hash(output_spec: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(output_spec, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

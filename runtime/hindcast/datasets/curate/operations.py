@@ -17,7 +17,7 @@ from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import Location
 
-_ORIGIN: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
+_ORIGIN_FIELDS: Final = ("environment", "seed", "policy", "recorder", "versions", "connectors")
 
 
 def convert_data(
@@ -32,7 +32,7 @@ def convert_data(
         SpecError: a destination that overlaps a source.
         UserError: as `write`, and what cannot be read or chosen.
     """
-    _refuse_overlap([reading], [target.folder])
+    _check_overlap([reading], [target.folder])
     return _write(choose(open_data(reading, hooks=hooks)), [reading], target, hooks)
 
 
@@ -40,9 +40,9 @@ def merge_data(
     readings: Sequence[Reading], target: Target, on_conflict: OnConflict = "Refuse", hooks: Hooks = NO_HOOKS
 ) -> WriteResult:
     """Write several sources as one; see `merge`."""
-    _refuse_overlap(readings, [target.folder])
-    merged = merge([open_data(reading, hooks=hooks) for reading in readings], on_conflict)
-    return _write(merged, readings, target, hooks)
+    _check_overlap(readings, [target.folder])
+    dataset = merge([open_data(reading, hooks=hooks) for reading in readings], on_conflict)
+    return _write(dataset, readings, target, hooks)
 
 
 def split_data(
@@ -55,7 +55,7 @@ def split_data(
     hooks: Hooks = NO_HOOKS,
 ) -> tuple[WriteResult, WriteResult]:
     """Write a share of the episodes to one folder and the rest to another; see `Dataset.split`."""
-    _refuse_overlap([reading], [rest_target.folder, fraction_target.folder])
+    _check_overlap([reading], [rest_target.folder, fraction_target.folder])
     parts = list(
         zip(
             open_data(reading, hooks=hooks).split(fraction, seed), (rest_target, fraction_target), strict=True
@@ -70,23 +70,23 @@ def split_data(
 def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, watch: Hooks) -> WriteResult:
     for note in dataset.notes:
         watch.note(note)
-    return write(dataset, target, _origin_of(readings), watch)
+    return write(dataset, target, _common_origin(readings), watch)
 
 
-def _origin_of(readings: Sequence[Reading]) -> dict[str, Any]:
+def _common_origin(readings: Sequence[Reading]) -> dict[str, Any]:
     """What the manifests of all sources agree on about where the data come from."""
     manifests = [read_manifest(source) for reading in readings for source in reading.locations]
-    known = [manifest for manifest in manifests if manifest is not None]
-    if not known or len(known) < len(manifests):
+    known_manifests = [manifest for manifest in manifests if manifest is not None]
+    if not known_manifests or len(known_manifests) < len(manifests):
         return {}
     return {
-        name: getattr(known[0], name)
-        for name in _ORIGIN
-        if all(getattr(manifest, name) == getattr(known[0], name) for manifest in known)
+        name: getattr(known_manifests[0], name)
+        for name in _ORIGIN_FIELDS
+        if all(getattr(manifest, name) == getattr(known_manifests[0], name) for manifest in known_manifests)
     }
 
 
-def _refuse_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
+def _check_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
     """Make sure that no destination is, contains or is inside a source or another destination."""
     sources = [source for reading in readings for source in reading.locations]
     for number, target in enumerate(targets):
@@ -97,8 +97,8 @@ def _refuse_overlap(readings: Sequence[Reading], targets: Sequence[Location]) ->
                 )
 
 
-def _is_inside(one: Location, other: Location) -> bool:
-    if one.backend.root != other.backend.root:
+def _is_inside(first: Location, second: Location) -> bool:
+    if first.backend.root != second.backend.root:
         return False
-    inner, outer = (real_path(location).rstrip("/") for location in (one, other))
+    inner, outer = (real_path(location).rstrip("/") for location in (first, second))
     return inner == outer or inner.startswith(f"{outer}/")

@@ -35,9 +35,9 @@ from hindcast.formats.spec import DataSpec
 from hindcast.storage.lease import LOCK, sole_writer
 from hindcast.worker_processes import choose_num_workers, map_unordered
 
-_RANGE_BYTES = 32 << 20
-_TEXT_GROWS = 4
-_UNITS_AT_ONCE = 8
+_MIN_RANGE_BYTES = 32 << 20
+_TEXT_GROWTH = 4
+_UNITS_PER_TASK = 8
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,18 @@ def write(
         DataError: nothing to write; what the format cannot hold; what is read back is not what was written.
         StorageError: the folder cannot be written; complete ranges are kept, and count when it resumes.
     """
-    begun = time.monotonic()
+    start_time = time.monotonic()
     check_target(dataset, target)
     state = target.folder.child(FOLDER)
     with sole_writer(state) as guard:
         target = replace(target, folder=target.folder.with_guard(guard))
         claim(target, dataset.digest)
-        finished = read_manifest(target.folder) is not None
-        if not finished:
+        is_finished = read_manifest(target.folder) is not None
+        if not is_finished:
             _write_ranges(dataset, target, hooks)
         commits = read_commits(target.folder).values()
         files = committed_files(commits)
-        if not finished:
+        if not is_finished:
             remove_orphans(target.folder, commits)
             spec = dataset.spec.to_json()
             manifest = Manifest(**(origin or {}), layout=target.layout, spec=spec, files=files)
@@ -116,11 +116,11 @@ def write(
         for commit in commits:
             assert commit.content is not None
             content += Content.from_json(commit.content)
-        difference = _verified(dataset.spec, content, target, hooks)
+        difference = _find_difference(dataset.spec, content, target, hooks)
         if difference:
-            raise _refusal(target, difference, finished)
+            raise _difference_error(target, difference, is_finished)
     return WriteResult(
-        state="AlreadyFinished" if finished else "Succeeded",
+        state="AlreadyFinished" if is_finished else "Succeeded",
         folder=str(target.folder),
         format=target.format,
         episodes=content.episodes,
@@ -128,7 +128,7 @@ def write(
         files=len(files),
         bytes=sum(file.bytes for file in files),
         checksum=content.checksum,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - start_time,
     )
 
 
@@ -143,46 +143,46 @@ class _Job(NamedTuple):
 def _write_ranges(dataset: Dataset, target: Target, watch: Hooks) -> None:
     commits = read_commits(target.folder)
     remove_orphans(target.folder, commits.values())
-    ranges = _ranges_of(dataset, target)
-    left = [(number, episodes) for number, episodes in enumerate(ranges) if number not in commits]
-    done = sum(commit.timesteps for commit in commits.values())
-    watch.progress("Writing", done, dataset.num_steps)
+    ranges = _divide_into_ranges(dataset, target)
+    remaining_ranges = [(number, episodes) for number, episodes in enumerate(ranges) if number not in commits]
+    num_done_steps = sum(commit.timesteps for commit in commits.values())
+    watch.progress("Writing", num_done_steps, dataset.num_steps)
     job = _Job(dataset, target, watch.check)
-    workers = choose_num_workers(len(left), dataset.nbytes * len(left) // len(ranges))
-    has_lost = False
-    for commit, loses_details in map_unordered(_make, job, left, workers, watch.check):
-        has_lost |= loses_details
+    workers = choose_num_workers(len(remaining_ranges), dataset.nbytes * len(remaining_ranges) // len(ranges))
+    has_lost_details = False
+    for commit, loses_details in map_unordered(_write_range, job, remaining_ranges, workers, watch.check):
+        has_lost_details |= loses_details
         write_commit(target.folder, commit)
-        done += commit.timesteps
-        watch.progress("Writing", done, dataset.num_steps)
-    if has_lost:
+        num_done_steps += commit.timesteps
+        watch.progress("Writing", num_done_steps, dataset.num_steps)
+    if has_lost_details:
         watch.note(
             f"{target.format} cannot store episode details (ids of agents and modules, times, custom data), which "
             "were left out: Episodes, MessagePack, Columns and JSON keep them"
         )
 
 
-def _ranges_of(dataset: Dataset, target: Target) -> list[range]:
+def _divide_into_ranges(dataset: Dataset, target: Target) -> list[range]:
     """All episodes in ranges, of about the size of a file, that begin and end with units and with full files."""
-    least = max(_RANGE_BYTES, target.file_bytes // (_TEXT_GROWS if target.is_text else 1))
+    min_bytes = max(_MIN_RANGE_BYTES, target.file_bytes // (_TEXT_GROWTH if target.is_text else 1))
     step = target.rows_per_file if target.has_episode_rows else None
-    cuts, size, end = [0], 0, 0
+    boundaries, size, end = [0], 0, 0
     for unit in dataset.units:
         size += unit.nbytes
         end += len(unit.lengths)
-        cut = end - end % step if step else end
-        if size >= least and cut > cuts[-1]:
-            cuts.append(cut)
+        boundary = end - end % step if step else end
+        if size >= min_bytes and boundary > boundaries[-1]:
+            boundaries.append(boundary)
             size = 0
-    if cuts[-1] < dataset.num_episodes:
-        cuts.append(dataset.num_episodes)
-    return [range(first, stop) for first, stop in pairwise(cuts)]
+    if boundaries[-1] < dataset.num_episodes:
+        boundaries.append(dataset.num_episodes)
+    return [range(first, stop) for first, stop in pairwise(boundaries)]
 
 
-def _make(job: _Job, wanted: tuple[int, range]) -> tuple[Commit, bool]:
+def _write_range(job: _Job, numbered_range: tuple[int, range]) -> tuple[Commit, bool]:
     """Write one range's files: the commit that will make them count, and whether details were left out."""
     target, content, loses_details = job.target, Content(), False
-    number, episodes = wanted
+    number, episodes = numbered_range
     dataset = job.dataset.select(episodes)
 
     def blocks() -> Iterator[Block]:
@@ -199,21 +199,21 @@ def _make(job: _Job, wanted: tuple[int, range]) -> tuple[Commit, bool]:
     return commit.model_copy(update={"content": content.to_json()}), loses_details
 
 
-def _verified(spec: DataSpec, content: Content, target: Target, watch: Hooks) -> str | None:
+def _find_difference(spec: DataSpec, content: Content, target: Target, watch: Hooks) -> str | None:
     """How what is read back differs from the spec and content that were written, in words; None if it does not.
 
     Raises:
         DataError: a file that was changed since it was written.
     """
-    with _read_back(target, watch) as back:
-        found, units = Content(), range(len(back.units))
-        slices = [units[i : i + _UNITS_AT_ONCE] for i in units[::_UNITS_AT_ONCE]]
+    with _read_back(target, watch) as read_dataset:
+        read_content, units = Content(), range(len(read_dataset.units))
+        slices = [units[i : i + _UNITS_PER_TASK] for i in units[::_UNITS_PER_TASK]]
         watch.progress("Verifying", 0, content.timesteps)
-        workers = choose_num_workers(len(slices), back.nbytes)
-        for part in map_unordered(_content_of, back, slices, workers, watch.check):
-            found += part
-            watch.progress("Verifying", min(found.timesteps, content.timesteps), content.timesteps)
-        return content.difference(found) or back.spec.difference(spec)
+        workers = choose_num_workers(len(slices), read_dataset.nbytes)
+        for part in map_unordered(_content_of, read_dataset, slices, workers, watch.check):
+            read_content += part
+            watch.progress("Verifying", min(read_content.timesteps, content.timesteps), content.timesteps)
+        return content.difference(read_content) or read_dataset.spec.difference(spec)
 
 
 @contextmanager
@@ -243,12 +243,12 @@ def _content_of(dataset: Dataset, units: range) -> Content:
     return sum((Content.from_block(dataset.read(dataset.units[number])) for number in units), Content())
 
 
-def _refusal(target: Target, difference: str, finished: bool) -> DataError:
+def _difference_error(target: Target, difference: str, is_finished: bool) -> DataError:
     """The error for data that are not read back as they were written; what was just written is deleted."""
-    what = f"what was read back from {target.folder} has {difference}"
-    if finished:
-        return DataError(f"{what}: run it again with --replace")
+    problem = f"what was read back from {target.folder} has {difference}"
+    if is_finished:
+        return DataError(f"{problem}: run it again with --replace")
     clear_dataset(target.folder, keep=(LOCK,))
     return DataError(
-        f"{target.format} cannot hold these data: {what}; nothing was kept; choose another format"
+        f"{target.format} cannot hold these data: {problem}; nothing was kept; choose another format"
     )

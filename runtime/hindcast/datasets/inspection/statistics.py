@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hindcast.formats.entries import JsonModel
 
-_BINS = 20
-_KEPT = 1 << 18
+_NUM_BINS = 20
+_MAX_ROWS = 1 << 18
 
 F64 = NDArray[np.float64]
 
@@ -53,21 +53,21 @@ class ThinnedRows:
         most: rows to keep.
     """
 
-    def __init__(self, most: int = _KEPT) -> None:
-        self._most = most
+    def __init__(self, max_rows: int = _MAX_ROWS) -> None:
+        self._max_rows = max_rows
         self._parts: list[NDArray[Any]] = []
-        self._kept = self._seen = 0
+        self._num_kept = self._num_seen = 0
         self._stride = 1
 
     def add(self, rows: NDArray[Any]) -> None:
         """The next rows; what is kept of them is copied."""
-        chosen = rows[-self._seen % self._stride :: self._stride].copy()
-        self._seen += len(rows)
-        self._parts.append(chosen)
-        self._kept += len(chosen)
-        while self._kept > self._most:
+        thinned_rows = rows[-self._num_seen % self._stride :: self._stride].copy()
+        self._num_seen += len(rows)
+        self._parts.append(thinned_rows)
+        self._num_kept += len(thinned_rows)
+        while self._num_kept > self._max_rows:
             self._parts = [np.concatenate(self._parts)[::2].copy()]
-            self._kept = len(self._parts[0])
+            self._num_kept = len(self._parts[0])
             self._stride *= 2
 
     @property
@@ -84,7 +84,7 @@ class Spread:
     """
 
     def __init__(self) -> None:
-        self._kept = ThinnedRows()
+        self._sample = ThinnedRows()
         self._count: Any = 0
         self._mean: Any = 0.0
         self._squares: Any = 0.0
@@ -95,21 +95,21 @@ class Spread:
         """The next `[n, D]` values, D the same each time; those that are not finite are left out."""
         if not len(values):
             return
-        self._kept.add(values)
-        exact = np.asarray(values, dtype=np.float64)
-        finite = np.isfinite(exact)
-        if not finite.all():
-            exact = np.where(finite, exact, 0.0)
-        count = finite.sum(axis=0)
-        self._low = np.minimum(self._low, np.where(finite, exact, np.inf).min(axis=0))
-        self._high = np.maximum(self._high, np.where(finite, exact, -np.inf).max(axis=0))
-        mean = exact.sum(axis=0) / np.maximum(count, 1)
-        squares = (np.where(finite, exact - mean, 0.0) ** 2).sum(axis=0)
+        self._sample.add(values)
+        float_values = np.asarray(values, dtype=np.float64)
+        is_finite = np.isfinite(float_values)
+        if not is_finite.all():
+            float_values = np.where(is_finite, float_values, 0.0)
+        count = is_finite.sum(axis=0)
+        self._low = np.minimum(self._low, np.where(is_finite, float_values, np.inf).min(axis=0))
+        self._high = np.maximum(self._high, np.where(is_finite, float_values, -np.inf).max(axis=0))
+        mean = float_values.sum(axis=0) / np.maximum(count, 1)
+        squares = (np.where(is_finite, float_values - mean, 0.0) ** 2).sum(axis=0)
         self._merge(count, mean, squares)
 
     def distributions(self) -> list[ValueDistribution | None]:
         """`[D]` one for each column; None for one without any finite value."""
-        rows = self._kept.rows
+        rows = self._sample.rows
         if rows is None:
             return []
         return [
@@ -117,17 +117,17 @@ class Spread:
             for column in range(rows.shape[1])
         ]
 
-    def _distribution(self, column: int, kept: F64) -> ValueDistribution | None:
-        kept = kept[np.isfinite(kept)]
-        if not len(kept):
+    def _distribution(self, column: int, sample: F64) -> ValueDistribution | None:
+        sample = sample[np.isfinite(sample)]
+        if not len(sample):
             return None
         low, high = float(self._low[column]), float(self._high[column])
-        counts, edges = np.histogram(kept, bins=_bin_edges(kept, low, high))
+        counts, edges = np.histogram(sample, bins=_bin_edges(sample, low, high))
         return ValueDistribution(
             count=int(self._count[column]),
             min=low,
             mean=float(self._mean[column]),
-            median=float(np.median(kept)),
+            median=float(np.median(sample)),
             max=high,
             std=float(np.sqrt(self._squares[column] / self._count[column])),
             edges=tuple(edges.tolist()),
@@ -143,8 +143,8 @@ class Spread:
 
 
 def _bin_edges(values: F64, low: float, high: float) -> F64:
-    if high - low < _BINS and (values == np.round(values)).all() and low == round(low):
+    if high - low < _NUM_BINS and (values == np.round(values)).all() and low == round(low):
         return np.arange(low, high + 2) - 0.5
     if not high > np.nextafter(low, np.inf):
         return np.array([low - 0.5, low + 0.5])
-    return np.linspace(low, high, _BINS + 1)
+    return np.linspace(low, high, _NUM_BINS + 1)

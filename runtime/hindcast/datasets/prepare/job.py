@@ -53,11 +53,11 @@ class Part:
         Raises:
             DataError: damaged data.
         """
-        for found in self.read_stored():
-            if isinstance(found, Rows):
-                yield found.squeeze_scalars()
+        for chunk in self.read_stored():
+            if isinstance(chunk, Rows):
+                yield chunk.squeeze_scalars()
             else:
-                yield _selected(_filtered(found, self.options.filter), self.options.columns)
+                yield _select_columns(_filter_steps(chunk, self.options.filter), self.options.columns)
 
 
 @dataclass(frozen=True)
@@ -106,26 +106,26 @@ class Job:
 
     def read(self, number: int) -> Iterator[Rows | Block]:
         """What a part holds; nothing that is empty."""
-        for found in self.open_parts.pop(number, None) or self.parts[number].read():
-            if isinstance(found, Block):
-                if found.num_episodes:
-                    refuse_unfinished(found, self.rules, self.parts[number].path)
-                    yield found
-            elif len(found):
-                if (found.eps_id is not None) != self.rules.is_grouped:
+        for chunk in self.open_parts.pop(number, None) or self.parts[number].read():
+            if isinstance(chunk, Block):
+                if chunk.num_episodes:
+                    refuse_unfinished(chunk, self.rules, self.parts[number].path)
+                    yield chunk
+            elif len(chunk):
+                if (chunk.eps_id is not None) != self.rules.is_grouped:
                     raise DataError(
-                        f"{found.path} {'has no' if self.rules.is_grouped else 'has the'} column 'eps_id', unlike "
+                        f"{chunk.path} {'has no' if self.rules.is_grouped else 'has the'} column 'eps_id', unlike "
                         f"{self.parts[0].path}: give each as a separate input"
                     )
-                yield found
+                yield chunk
 
     def scatter(self, number: int) -> Iterator[tuple[int, Steps | Block]]:
         """A part's rows and complete episodes, each with the partition that they go to."""
-        for found in self.read(number):
-            if isinstance(found, Block):
-                yield number % self.num_partitions, found
+        for chunk in self.read(number):
+            if isinstance(chunk, Block):
+                yield number % self.num_partitions, chunk
             else:
-                yield from Steps.from_rows(found, number).split(self.num_partitions).items()
+                yield from Steps.from_rows(chunk, number).split(self.num_partitions).items()
 
 
 def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iterator[Rows | Block]]]:
@@ -136,16 +136,16 @@ def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iter
     """
     for number, part in enumerate(parts):
         stream = part.read()
-        for found in stream:
-            begun: dict[int, Iterator[Rows | Block]] = {number: chain([found], stream)}
-            if isinstance(found, Rows) and len(found):
-                return None if found.eps_id is None else Steps.from_rows(found, 0), begun
-            if isinstance(found, Block) and found.num_episodes:
-                return None, begun
+        for chunk in stream:
+            open_parts: dict[int, Iterator[Rows | Block]] = {number: chain([chunk], stream)}
+            if isinstance(chunk, Rows) and len(chunk):
+                return None if chunk.eps_id is None else Steps.from_rows(chunk, 0), open_parts
+            if isinstance(chunk, Block) and chunk.num_episodes:
+                return None, open_parts
     return None, {}
 
 
-def _filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
+def _filter_steps(block: Block, terms: Sequence[FilterTerm]) -> Block:
     """The timesteps that pass, in pieces of their episodes; each piece has its own final observation.
 
     Args:
@@ -158,27 +158,27 @@ def _filtered(block: Block, terms: Sequence[FilterTerm]) -> Block:
     """
     if not terms:
         return block
-    table = _table(block, {term.column for term in terms})
-    kept = apply_filter(table, terms, 0)[1]
-    episode = block.episode_of_step[kept]
-    begins = np.ones(len(kept), dtype=np.bool_)
-    begins[1:] = (np.diff(kept) != 1) | (np.diff(episode) != 0)
-    starts = np.flatnonzero(begins)
-    length = np.diff(np.append(starts, len(kept)))
-    of = episode[starts]
-    return block.cut(of, kept[starts] - block.start[of], length)
+    table = _make_table(block, {term.column for term in terms})
+    passing_rows = apply_filter(table, terms, 0)[1]
+    episode = block.episode_of_step[passing_rows]
+    is_start = np.ones(len(passing_rows), dtype=np.bool_)
+    is_start[1:] = (np.diff(passing_rows) != 1) | (np.diff(episode) != 0)
+    starts = np.flatnonzero(is_start)
+    length = np.diff(np.append(starts, len(passing_rows)))
+    episode_of_piece = episode[starts]
+    return block.cut(episode_of_piece, passing_rows[starts] - block.start[episode_of_piece], length)
 
 
-def _selected(block: Block, columns: Sequence[str] | None) -> Block:
+def _select_columns(block: Block, columns: Sequence[str] | None) -> Block:
     """The block with those of its columns that are to be read, and what every episode has."""
     if columns is None:
         return block
-    wanted = {Columns.OBS, *columns}
-    kept = {name: column for name, column in block.columns.items() if {name, root(name)} & wanted}
-    return block.with_columns(kept)
+    column_names = {Columns.OBS, *columns}
+    selected = {name: column for name, column in block.columns.items() if {name, root(name)} & column_names}
+    return block.with_columns(selected)
 
 
-def _table(block: Block, compared: Collection[str]) -> pa.Table:
+def _make_table(block: Block, compared_columns: Collection[str]) -> pa.Table:
     """One row for each timestep, with the columns that have one value in each.
 
     Who acted is looked up only if it is compared: it is in the episodes' details.
@@ -193,5 +193,5 @@ def _table(block: Block, compared: Collection[str]) -> pa.Table:
         if column.ndim == 1:
             columns[name] = column[block.obs_row] if is_per_observation(name) else column
     for name in ACTOR_COLUMNS:
-        columns[name] = actor_ids(block, name) if name in compared else pa.nulls(block.num_steps)
+        columns[name] = actor_ids(block, name) if name in compared_columns else pa.nulls(block.num_steps)
     return pa.table(columns)

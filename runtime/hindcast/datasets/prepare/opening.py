@@ -46,10 +46,10 @@ from hindcast.formats.tables.read_options import check_options
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 
-_LOOK_S: Final = 0.5
+_POLL_INTERVAL_SECONDS: Final = 0.5
 
 Data = str | Path | Location | Reading
-Look = Callable[[Sequence[Location], bool], DataFiles]
+FileFinder = Callable[[Sequence[Location], bool], DataFiles]
 """Finds the files of places that hold complete episodes, as `find_files`; the flag says whether to verify them."""
 
 
@@ -113,28 +113,28 @@ def open_data(
         DataError: nothing there, damaged data, or rows that do not form complete episodes under the reading's rules.
         StorageError: storage that refuses or fails.
     """
-    several = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
-    paths = tuple(one for one in several if not isinstance(one, Reading))
-    readings = [one for one in several if isinstance(one, Reading)]
-    if paths or not several:
+    items = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
+    paths = tuple(one for one in items if not isinstance(one, Reading))
+    readings = [one for one in items if isinstance(one, Reading)]
+    if paths or not items:
         readings.insert(0, Reading(paths))
-    found = [open_reading(reading, cache=cache, hooks=hooks, verify=verify) for reading in readings]
-    dataset = combine_datasets(found)
-    notes = [note for one in found for note in (*one.unfinished_notes, *one.notes)]
+    opened = [open_reading(reading, cache=cache, hooks=hooks, verify=verify) for reading in readings]
+    dataset = combine_datasets(opened)
+    notes = [note for one in opened for note in (*one.unfinished_notes, *one.notes)]
     dataset.notes = (*notes, *dataset.notes)
     return dataset
 
 
-def combine_datasets(found: Sequence[OpenedData]) -> EpisodeDataset:
+def combine_datasets(opened: Sequence[OpenedData]) -> EpisodeDataset:
     """What several readings found as one dataset, as if one reading had found it.
 
     Raises:
         DataError: they differ in columns, dtypes, shapes or spaces, or two have the same file.
     """
-    if len(found) == 1:
-        return found[0].dataset
-    files = [file for one in found for file in project_columns(one.files.indexed_files, one.columns)]
-    return dataset_of(files, ", ".join(one.name for one in found))
+    if len(opened) == 1:
+        return opened[0].dataset
+    files = [file for one in opened for file in project_columns(one.files.indexed_files, one.columns)]
+    return dataset_of(files, ", ".join(one.name for one in opened))
 
 
 def differing_leaves(datasets: Sequence[Dataset]) -> set[str]:
@@ -150,7 +150,7 @@ def open_reading(
     hooks: Hooks = NO_HOOKS,
     ray_options: Mapping[str, Any] | None = None,
     verify: bool = False,
-    finder: Look = find_files,
+    finder: FileFinder = find_files,
 ) -> OpenedData:
     """Open what a reading names, prepared where that is needed: the one way to data of any kind.
 
@@ -170,108 +170,118 @@ def open_reading(
         DataError: as `open_data`.
         StorageError: storage that refuses or fails.
     """
-    maker = Preparer(reading, hooks, ray_options or {})
-    home = (cache_folder() if cache is None else resolve(cache)).child("prepared")
+    preparer = Preparer(reading, hooks, ray_options or {})
+    prepared_folder = (cache_folder() if cache is None else resolve(cache)).child("prepared")
     if reading.format not in ("Auto", "Parquet") or reading.options.schema:
-        return _foreign(maker, home, None, verify)
-    where = ", ".join(map(str, reading.locations))
+        return _open_foreign(preparer, prepared_folder, None, verify)
+    name = ", ".join(map(str, reading.locations))
     try:
         files = finder(reading.locations, verify)
     except UnknownLayoutError as error:
-        return _foreign(maker, home, error, verify)
+        return _open_foreign(preparer, prepared_folder, error, verify)
     columns = reading.options.columns if reading.is_plain else None
-    dataset = dataset_of(project_columns(files.indexed_files, columns), where)
+    dataset = dataset_of(project_columns(files.indexed_files, columns), name)
     check_options("Parquet", reading.options.options, ())
     if dataset.num_repeated and reading.prepare.duplicates == "Refuse":
         raise DataError(
-            f"{where} has {formatting.plural(dataset.num_repeated, 'stored episode')} "
+            f"{name} has {formatting.plural(dataset.num_repeated, 'stored episode')} "
             "of the id and the content of another, and prepare.duplicates is Refuse"
         )
-    others = notes_on_skipped(files, where, reading)
+    notes = notes_on_skipped(files, name, reading)
     if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
-        return OpenedData(list(reading.paths), files, dataset, others, columns=columns)
-    folder = home.child(preparation_digest([dataset.digest], reading))
-    found = _prepared(folder, lambda: _stored(dataset, reading), maker, verify)
-    return found._replace(notes=(*found.notes, *others))
+        return OpenedData(list(reading.paths), files, dataset, notes, columns=columns)
+    folder = prepared_folder.child(preparation_digest([dataset.digest], reading))
+    opened = _open_prepared(folder, lambda: _make_stored_work(dataset, reading), preparer, verify)
+    return opened._replace(notes=(*opened.notes, *notes))
 
 
-def _stored(dataset: Dataset, reading: Reading) -> Work:
+def _make_stored_work(dataset: Dataset, reading: Reading) -> Work:
     parts = [
-        Part(unit.parts[0].path, unit.nbytes, reading.options, partial(_episodes, dataset, unit))
+        Part(unit.parts[0].path, unit.nbytes, reading.options, partial(_read_episodes, dataset, unit))
         for unit in dataset.units
     ]
     return Work(parts, replace(dataset.spec, leaves={}), dataset.notes)
 
 
-def _episodes(dataset: Dataset, unit: Unit) -> list[Block]:
+def _read_episodes(dataset: Dataset, unit: Unit) -> list[Block]:
     return [dataset.read(unit)]
 
 
-def _foreign(maker: Preparer, home: Location, error: DataError | None, verify: bool) -> OpenedData:
-    found = find_source_files(maker.reading)
-    folder = home.child(files_digest(found, maker.reading))
-    prepared = _prepared(folder, lambda: _pieces(found, maker.reading, error), maker, verify)
-    files = {place.location.path for place in found if place.is_named}
-    places = [place for location in maker.reading.locations for place in expand_glob(location)]
-    folders = [place for place in places if place.path not in files]
-    return prepared._replace(unfinished_notes=tuple(filter(None, map(describe_unfinished, folders))))
+def _open_foreign(
+    preparer: Preparer, prepared_folder: Location, error: DataError | None, verify: bool
+) -> OpenedData:
+    source_files = find_source_files(preparer.reading)
+    folder = prepared_folder.child(files_digest(source_files, preparer.reading))
+    opened = _open_prepared(
+        folder, lambda: _make_foreign_work(source_files, preparer.reading, error), preparer, verify
+    )
+    named_files = {place.location.path for place in source_files if place.is_named}
+    locations = [place for location in preparer.reading.locations for place in expand_glob(location)]
+    folders = [place for place in locations if place.path not in named_files]
+    return opened._replace(unfinished_notes=tuple(filter(None, map(describe_unfinished, folders))))
 
 
-def _pieces(found: list[SourceFile], reading: Reading, error: DataError | None) -> Work:
+def _make_foreign_work(source_files: list[SourceFile], reading: Reading, error: DataError | None) -> Work:
     """The pieces of foreign files.
 
     Raises:
         DataError: none of them is of a known format.
     """
-    known, others = recognise_formats(found, reading)
-    named = [place.location for place in found if place.is_named and place.location in others]
+    recognised_files, unrecognised = recognise_formats(source_files, reading)
+    named = [place.location for place in source_files if place.is_named and place.location in unrecognised]
     if named and reading.format == "Auto":
         raise unknown_format_error(named[0])
-    if not known or named:
-        file = (named or others or [place.location for place in found])[0]
+    if not recognised_files or named:
+        file = (named or unrecognised or [place.location for place in source_files])[0]
         raise error or DataError(f"{file} is not of the format {reading.format}: name another by `format`")
-    known, no_data = split_non_data(known, [place.location for place in found if place.is_named])
-    pieces = map_in_threads(lambda one: one.format.pieces(one.location, one.options), known)
-    specs = map_in_threads(lambda one: one.format.describe(one.location), known)
+    recognised_files, non_data = split_non_data(
+        recognised_files, [place.location for place in source_files if place.is_named]
+    )
+    pieces = map_in_threads(lambda one: one.format.pieces(one.location, one.options), recognised_files)
+    specs = map_in_threads(lambda one: one.format.describe(one.location), recognised_files)
     parts = [
         Part(str(piece.location), piece.nbytes, one.options, partial(one.format.read, piece, one.options))
-        for one, own in zip(known, pieces, strict=True)
+        for one, own in zip(recognised_files, pieces, strict=True)
         for piece in own
     ]
-    notes = dict.fromkeys(note for one in known for note in one.format.notes(one.location, one.options))
-    spec = DataSpec.merge_all((one.location, own) for one, own in zip(known, specs, strict=True))
-    return Work(parts, spec, (*_notes(known, others, no_data), *notes))
+    notes = dict.fromkeys(
+        note for one in recognised_files for note in one.format.notes(one.location, one.options)
+    )
+    spec = DataSpec.merge_all((one.location, own) for one, own in zip(recognised_files, specs, strict=True))
+    return Work(parts, spec, (*_notes(recognised_files, unrecognised, non_data), *notes))
 
 
 def _notes(
-    known: Sequence[RecognisedFile], others: Sequence[Location], no_data: Sequence[Location]
+    recognised_files: Sequence[RecognisedFile], unrecognised: Sequence[Location], non_data: Sequence[Location]
 ) -> tuple[str, ...]:
-    formats = ", ".join(sorted({one.format.name for one in known}))
+    formats = ", ".join(sorted({one.format.name for one in recognised_files}))
     return (
-        f"read {formatting.plural(len(known), 'file')} as {formats}",
-        *((skipped_note(others, "of no known format"),) if others else ()),
-        *((non_data_note(no_data),) if no_data else ()),
+        f"read {formatting.plural(len(recognised_files), 'file')} as {formats}",
+        *((skipped_note(unrecognised, "of no known format"),) if unrecognised else ()),
+        *((non_data_note(non_data),) if non_data else ()),
     )
 
 
-def _prepared(folder: Location, look: Callable[[], Work], maker: Preparer, verify: bool) -> OpenedData:
+def _open_prepared(
+    folder: Location, find_work: Callable[[], Work], preparer: Preparer, verify: bool
+) -> OpenedData:
     """What is in the folder, once it is complete: made here, or by another process."""
     is_waiting = False
     while (notes := read_notes(folder)) is None:
         try:
             with sole_writer(folder.child(FOLDER)) as guard:
                 if read_notes(folder) is None:
-                    maker.prepare(folder.with_guard(guard), look())
+                    preparer.prepare(folder.with_guard(guard), find_work())
         except OutputConflict as error:
             if not is_waiting:
-                maker.hooks.note(f"waiting for data that another process is preparing: {error}")
+                preparer.hooks.note(f"waiting for data that another process is preparing: {error}")
             is_waiting = True
-            maker.hooks.check()
-            time.sleep(_LOOK_S)
-    columns = maker.reading.options.columns
-    found = find_files([resolve(folder.uri)], verify)
-    files = found._replace(
-        indexed_files=[one._replace(origin=maker.reading.name) for one in found.indexed_files]
+            preparer.hooks.check()
+            time.sleep(_POLL_INTERVAL_SECONDS)
+    columns = preparer.reading.options.columns
+    data_files = find_files([resolve(folder.uri)], verify)
+    files = data_files._replace(
+        indexed_files=[one._replace(origin=preparer.reading.name) for one in data_files.indexed_files]
     )
-    dataset = dataset_of(project_columns(files.indexed_files, columns), maker.reading.name)
+    dataset = dataset_of(project_columns(files.indexed_files, columns), preparer.reading.name)
     return OpenedData([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)

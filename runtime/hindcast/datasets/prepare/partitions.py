@@ -71,13 +71,13 @@ def make_ordered_partitions(job: Job, numbers: Sequence[int]) -> Iterator[int]:
         StorageError: it cannot be written.
     """
     for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
-        own = [number for _, number in run]
-        for number, found in cut_partitions(job, own[0], own[-1] + 1):
-            make_partition(job, number, found)
+        run_numbers = [number for _, number in run]
+        for number, contents in cut_partitions(job, run_numbers[0], run_numbers[-1] + 1):
+            make_partition(job, number, contents)
             yield number
 
 
-def make_partition(job: Job, number: int, found: Sequence[Steps | Block]) -> None:
+def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> None:
     """Make a partition of all rows of its episodes, the parts of them in any order, and of complete episodes.
 
     Raises:
@@ -86,62 +86,64 @@ def make_partition(job: Job, number: int, found: Sequence[Steps | Block]) -> Non
     """
     if commit_location(job.folder, number).exists():
         return
-    rows = [part for part in found if isinstance(part, Steps)]
+    rows = [part for part in contents if isinstance(part, Steps)]
     rows.sort(key=lambda part: (int(part.piece[0]), int(part.row[0])))
-    whole: list[tuple[Block | None, Findings]] = [
-        keep_whole_episodes(part, job.rules) for part in found if isinstance(part, Block)
+    results: list[tuple[Block | None, Findings]] = [
+        keep_whole_episodes(part, job.rules) for part in contents if isinstance(part, Block)
     ]
     ids = ""
     if rows:
         steps = Steps.concat(rows, job.rules.paths)
         if job.is_in_order:
             steps = assign_episode_ids(steps, job)
-            ids = _digests(steps) if job.rules.is_grouped else ""
-        whole.append(assemble(steps, job.rules))
-    blocks = [block for block, _ in whole if block is not None]
+            ids = _id_digests(steps) if job.rules.is_grouped else ""
+        results.append(assemble(steps, job.rules))
+    blocks = [block for block, _ in results if block is not None]
     spec = None
     if blocks:
-        blocks = [_together(blocks)]
+        blocks = [_concat(blocks)]
         spec = replace(job.spec, leaves=DataSpec.from_block(blocks[0]).leaves)
-    _write(job.folder, number, spec, blocks, Findings.merge([finding for _, finding in whole]), ids=ids)
+    _write_partition(
+        job.folder, number, spec, blocks, Findings.merge([finding for _, finding in results]), ids=ids
+    )
 
 
 def has_split_episodes(folder: Location, partitions: int) -> bool:
     """Whether rows of one id are in several partitions that were cut from rows in stored order."""
-    seen: set[str] = set()
+    seen_digests: set[str] = set()
     for number in range(partitions):
         ids = PartitionCommit.read(folder, number).ids
-        own = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
-        if not seen.isdisjoint(own):
+        digests = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
+        if not seen_digests.isdisjoint(digests):
             return True
-        seen |= own
+        seen_digests |= digests
     return False
 
 
-def _write(
+def _write_partition(
     folder: Location,
     number: int,
     spec: DataSpec | None,
     blocks: Sequence[Block],
-    found: Findings,
+    findings: Findings,
     *,
     ids: str = "",
 ) -> PartitionCommit:
     """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
-    written = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
+    range_commit = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
     commit = PartitionCommit(
-        **dict(written), spec=None if spec is None else spec.to_json(), findings=found, ids=ids
+        **dict(range_commit), spec=None if spec is None else spec.to_json(), findings=findings, ids=ids
     )
     write_commit(folder, commit)
     return commit
 
 
-def _digests(steps: Steps) -> str:
-    used = steps.episode_ids[np.unique(steps.episode)].tolist()
-    return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used)
+def _id_digests(steps: Steps) -> str:
+    used_ids = steps.episode_ids[np.unique(steps.episode)].tolist()
+    return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used_ids)
 
 
-def _together(blocks: Sequence[Block]) -> Block:
+def _concat(blocks: Sequence[Block]) -> Block:
     try:
         return Block.concat(blocks)
     except ValueError as error:
@@ -157,13 +159,13 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     commits = [PartitionCommit.read(job.folder, number) for number in range(job.num_partitions)]
     findings = Findings.merge([commit.findings for commit in commits])
     if not findings.timesteps:
-        wanted = "pass `filter`" if job.rules.is_filtered else "make an episode"
-        raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {wanted}")
-    spec = _common(commits)
-    commits = [_widened(job.folder, commit, spec) for commit in commits]
+        requirement = "pass `filter`" if job.rules.is_filtered else "make an episode"
+        raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {requirement}")
+    spec = _common_spec(commits)
+    commits = [_widen(job.folder, commit, spec) for commit in commits]
     files = committed_files(commits)
     document = {
-        "notes": [*findings.sentences(), *notes, *_note_on_actions(spec)],
+        "notes": [*findings.sentences(), *notes, *_action_notes(spec)],
         "findings": findings.to_json(),
         "files": list(dict.fromkeys(part.path for part in job.parts)),
         "partitions": job.num_partitions,
@@ -185,20 +187,20 @@ def read_notes(folder: Location) -> tuple[str, ...] | None:
     return tuple(orjson.loads(folder.child(PREPARED_FILE).read_bytes())["notes"])
 
 
-def _note_on_actions(spec: DataSpec) -> tuple[str, ...]:
+def _action_notes(spec: DataSpec) -> tuple[str, ...]:
     if spec.normalized_actions or not spec.has_float_actions:
         return ()
     return (NOTE_ON_ACTIONS,)
 
 
-def _common(commits: Sequence[PartitionCommit]) -> DataSpec:
+def _common_spec(commits: Sequence[PartitionCommit]) -> DataSpec:
     """What all partitions can be stored as: numbers in the narrowest dtype that holds those of each."""
     specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
     common = specs[0]
     for spec in specs[1:]:
         leaves = {**spec.leaves, **common.leaves}
         for name in common.leaves.keys() & spec.leaves.keys():
-            leaves[name] = _wider(name, common.leaves[name], spec.leaves[name])
+            leaves[name] = _common_leaf(name, common.leaves[name], spec.leaves[name])
         common = replace(common, leaves=leaves)
         difference = common.difference(replace(spec, leaves={name: leaves[name] for name in spec.leaves}))
         if difference:
@@ -206,21 +208,21 @@ def _common(commits: Sequence[PartitionCommit]) -> DataSpec:
     return common
 
 
-def _wider(name: str, one: Leaf, other: Leaf) -> Leaf:
-    if one == other:
-        return one
-    if one.dtype is None or other.dtype is None or one.shape != other.shape:
-        raise DataError(f"{name!r} is {one} in some episodes and {other} in others: all must be the same")
-    return Leaf(np.result_type(one.dtype, other.dtype), one.shape)
+def _common_leaf(name: str, first: Leaf, second: Leaf) -> Leaf:
+    if first == second:
+        return first
+    if first.dtype is None or second.dtype is None or first.shape != second.shape:
+        raise DataError(f"{name!r} is {first} in some episodes and {second} in others: all must be the same")
+    return Leaf(np.result_type(first.dtype, second.dtype), first.shape)
 
 
-def _widened(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
+def _widen(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
     """The partition in the dtypes of all, rewritten if necessary."""
     if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
         return commit
-    own = DataSpec.from_json(commit.spec)
-    blocks = [_cast(block, spec) for block in Target(folder).read_blocks(own, commit.files)]
-    return _write(folder, commit.range, spec, blocks, commit.findings)
+    own_spec = DataSpec.from_json(commit.spec)
+    blocks = [_cast(block, spec) for block in Target(folder).read_blocks(own_spec, commit.files)]
+    return _write_partition(folder, commit.range, spec, blocks, commit.findings)
 
 
 def _cast(block: Block, spec: DataSpec) -> Block:

@@ -23,13 +23,13 @@ from hindcast.formats.registry import FORMATS, detect_format, find_locations
 from hindcast.storage.location import Entry, Location, broken_links, missing_error
 from hindcast.user_code import import_object, source_digest
 
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 VERSION: Final = 3
 """Of what prepare makes: raised when the same files would become other episodes, or commits others."""
-_MAPPED: Final = ("Text", "Images", "Binary")
-_ENDS: Final = 64 << 10
+_MAPPED_FORMATS: Final = ("Text", "Images", "Binary")
+_FINGERPRINT_BYTES: Final = 64 << 10
 _RUN_MARK: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
-_WHOLE: Final = re.compile(r"0|-?[1-9]\d{0,17}")
+_WHOLE_NUMBER: Final = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 class SourceFile(NamedTuple):
@@ -61,54 +61,56 @@ def find_source_files(reading: Reading) -> list[SourceFile]:
         DataError: nothing is there, or something is named twice.
         StorageError: storage that refuses or fails.
     """
-    found = [place for location in reading.locations for place in _places(reading, location)]
-    check_distinct(place.location for place in found)
-    return found
+    source_files = [place for location in reading.locations for place in _find_at(reading, location)]
+    check_distinct(place.location for place in source_files)
+    return source_files
 
 
 def recognise_formats(
-    found: list[SourceFile], reading: Reading
+    source_files: list[SourceFile], reading: Reading
 ) -> tuple[list[RecognisedFile], list[Location]]:
     """The places with their formats, and those of no known format in folders of data.
 
     Raises:
         DataError: a file that was named and is of no known format.
     """
-    formats = map_in_threads(lambda place: _format(place, reading), found)
-    types = _key_types(found)
-    known = [
+    formats = map_in_threads(lambda place: _detect(place, reading), source_files)
+    types = _key_types(source_files)
+    recognised_files = [
         RecognisedFile(form, place.location, _with_keys(reading.options, place, types))
-        for place, form in zip(found, formats, strict=True)
+        for place, form in zip(source_files, formats, strict=True)
         if form is not None
     ]
-    others = [place.location for place, form in zip(found, formats, strict=True) if form is None]
-    return known, others
+    unrecognised = [place.location for place, form in zip(source_files, formats, strict=True) if form is None]
+    return recognised_files, unrecognised
 
 
-def _key_types(found: list[SourceFile]) -> dict[str, pa.DataType]:
+def _key_types(source_files: list[SourceFile]) -> dict[str, pa.DataType]:
     """Of each key: int64 where all its values are whole numbers as they would be written, else text."""
     values: dict[str, list[str]] = {}
-    for place in found:
+    for place in source_files:
         for name, value in place.keys.items():
             values.setdefault(name, []).extend([] if value is None else [value])
     return {
-        name: pa.int64() if texts and all(map(_WHOLE.fullmatch, texts)) else pa.string()
+        name: pa.int64() if texts and all(map(_WHOLE_NUMBER.fullmatch, texts)) else pa.string()
         for name, texts in values.items()
     }
 
 
-def _with_keys(options: ReadOptions, place: SourceFile, types: Mapping[str, pa.DataType]) -> ReadOptions:
-    if not place.keys:
+def _with_keys(
+    options: ReadOptions, source_file: SourceFile, types: Mapping[str, pa.DataType]
+) -> ReadOptions:
+    if not source_file.keys:
         return options
-    keys = {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in place.keys.items()}
+    keys = {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in source_file.keys.items()}
     return replace(options, keys=keys)
 
 
-def files_digest(found: list[SourceFile], reading: Reading) -> str:
+def files_digest(source_files: list[SourceFile], reading: Reading) -> str:
     """sha256 (hex) of what prepare is given: files as they are, and options."""
-    prints = map_in_threads(lambda place: fingerprints(place.location), found)
-    keys = [f"{number} {dict(place.keys)}" for number, place in enumerate(found) if place.keys]
-    return preparation_digest([*(one for several in prints for one in several), *keys], reading)
+    prints_by_file = map_in_threads(lambda place: fingerprints(place.location), source_files)
+    keys = [f"{number} {dict(place.keys)}" for number, place in enumerate(source_files) if place.keys]
+    return preparation_digest([*(one for several in prints_by_file for one in several), *keys], reading)
 
 
 def preparation_digest(data: list[str], reading: Reading) -> str:
@@ -161,35 +163,35 @@ def _fingerprint(location: Location, size: int, modified: int | None) -> str:
     if modified is not None:
         return f"{location.path} {size} {modified}"
     with location.open() as stream:
-        head = stream.read(min(size, _ENDS))
-        stream.seek(max(0, size - _ENDS))
+        head = stream.read(min(size, _FINGERPRINT_BYTES))
+        stream.seek(max(0, size - _FINGERPRINT_BYTES))
         return f"{location.path} {size} {hashlib.sha256(head + stream.read()).hexdigest()}"
 
 
-def _places(reading: Reading, location: Location) -> Iterator[SourceFile]:
+def _find_at(reading: Reading, location: Location) -> Iterator[SourceFile]:
     base = glob_base(location)
-    for place in expand_glob(location):
-        if not place.exists():
-            raise missing_error(place)
-        if not place.is_folder():
-            yield SourceFile(place, is_named=True, keys=hive_keys(base, place))
+    for match in expand_glob(location):
+        if not match.exists():
+            raise missing_error(match)
+        if not match.is_folder():
+            yield SourceFile(match, is_named=True, keys=hive_keys(base, match))
             continue
-        exported = read_exported_manifest(place)
+        exported = read_exported_manifest(match)
         if exported is not None:
-            listed = listed_files(place, exported.files)
-            yield from (SourceFile(place.child(file.path), is_named=False) for file in listed)
+            listed = listed_files(match, exported.files)
+            yield from (SourceFile(match.child(file.path), is_named=False) for file in listed)
             continue
-        entries = place.list(recursive=True)
-        _refuse_runs(entries)
+        entries = match.list(recursive=True)
+        _check_not_run(entries)
         for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
             raise missing_error(link)
-        inside = find_locations(entries, reading.format)
-        if not inside:
-            raise DataError(f"{place} holds no files")
-        yield from (SourceFile(one, is_named=False, keys=hive_keys(base, one)) for one in inside)
+        locations = find_locations(entries, reading.format)
+        if not locations:
+            raise DataError(f"{match} holds no files")
+        yield from (SourceFile(one, is_named=False, keys=hive_keys(base, one)) for one in locations)
 
 
-def _refuse_runs(entries: Sequence[Entry]) -> None:
+def _check_not_run(entries: Sequence[Entry]) -> None:
     """Refuse the folder of a training's run, or of its runs: results and checkpoints are not data."""
     for run in [entry.location.parent() for entry in entries if _RUN_MARK.fullmatch(entry.relative_path)]:
         resource = str((read_owner(run) or {}).get("resource"))
@@ -199,13 +201,13 @@ def _refuse_runs(entries: Sequence[Entry]) -> None:
             )
 
 
-def _format(place: SourceFile, reading: Reading) -> Format | None:
+def _detect(source_file: SourceFile, reading: Reading) -> Format | None:
     if reading.format != "Auto":
-        form = FORMATS[reading.format]
-        return form if place.is_named or form.recognises(place.location) else None
-    found = detect_format(place.location)
-    is_unmapped = found is not None and found.name in _MAPPED and reading.options.mapper is None
-    return None if is_unmapped else found
+        file_format = FORMATS[reading.format]
+        return file_format if source_file.is_named or file_format.recognises(source_file.location) else None
+    detected = detect_format(source_file.location)
+    is_unmapped = detected is not None and detected.name in _MAPPED_FORMATS and reading.options.mapper is None
+    return None if is_unmapped else detected
 
 
 def hive_keys(base: Location, location: Location) -> dict[str, str | None]:
@@ -213,7 +215,7 @@ def hive_keys(base: Location, location: Location) -> dict[str, str | None]:
     folders = location.path[len(base.path) :].strip("/").split("/")[:-1]
     parts = [folder.partition("=") for folder in folders]
     return {
-        unquote(name): None if value == _NULL else unquote(value)
+        unquote(name): None if value == _HIVE_NULL else unquote(value)
         for name, equals, value in parts
         if name and equals
     }
