@@ -143,7 +143,7 @@ def test_what_a_format_loses_is_refused_and_nothing_kept(tmp_path, many, monkeyp
             super().write(replace(block, terminated=block.terminated & False))
 
     monkeypatch.setattr(target_module, "BlockWriter", Forgetful)
-    with pytest.raises(DataError, match=r"Columns cannot hold these data: .* has other lengths or ends"):
+    with pytest.raises(DataError, match=r"Columns cannot hold these data: .* have different lengths or ends"):
         write(many, Target(resolve(tmp_path / "out"), "Columns"))
     assert not list((tmp_path / "out").glob("*.parquet"))
 
@@ -152,7 +152,7 @@ def test_other_data_are_refused_unless_replaced(tmp_path, many):
     target = Target(resolve(tmp_path / "out"))
     write(many, target)
     other = many.select(range(3))
-    with pytest.raises(OutputConflict, match=r"made from something else.*--replace"):
+    with pytest.raises(OutputConflict, match=r"made from a different source.*--replace"):
         write(other, target)
     with pytest.raises(OutputConflict, match="--replace"):
         write(many, replace(target, format="Columns"))

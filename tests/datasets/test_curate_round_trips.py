@@ -80,7 +80,7 @@ def test_packed_columns_of_any_space_come_back(tmp_path_factory, recording):
 
 
 def test_other_formats_pack_nothing(tmp_path):
-    with pytest.raises(SpecError, match="columns are packed in SampleBatch, and the format is Columns"):
+    with pytest.raises(SpecError, match="--compress-columns requires the format SampleBatch"):
         Target(resolve(tmp_path), "Columns", compress_columns=("obs",))
 
 

@@ -180,7 +180,7 @@ def test_episodes_of_one_id_that_differ_are_refused_or_renamed(tmp_path):
     paths = [write_block(tmp_path / str(i), make_block([2, 3], seed=i)) for i in range(3)]
     datasets = [open_dataset(path) for path in paths]
     with pytest.raises(
-        DataError, match=r"episode e0 is in .*0/0000.*, row 0, and, with other content, in .*1/0000"
+        DataError, match=r"episode e0 is in .*0/0000.*, row 0, and, with different content, in .*1/0000"
     ):
         merge(datasets)
     merged = merge(datasets, "Rename")

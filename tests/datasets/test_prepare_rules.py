@@ -56,7 +56,7 @@ def test_one_timestep_with_two_contents_is_refused(tmp_path, table):
     place = table.schema.get_field_index("rewards")
     other = table.slice(5, 1).set_column(place, table.schema.field(place), pa.array([9.0]))
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scrambled(table), other]))
-    with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep is there twice"):
+    with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep occurs twice"):
         opened(path)
 
 
@@ -196,7 +196,7 @@ def test_last_steps_of_unknown_next_observation_are_left_out(tmp_path, table, le
     assert finals.tolist() == [[0.0] * every.shape[1], every[10].tolist(), every[13].tolist()]
     assert found.columns["rewards"].tolist() == np.delete(table["rewards"].to_numpy(), [10, 13]).tolist()
     told = "".join(dataset.notes)
-    assert "the final observation of 1 episode is zeros" in told
+    assert "1 episode has no observation after its last step" in told
     assert "2 last steps were left out" in told
 
 
@@ -211,7 +211,7 @@ def test_leaving_them_out_prepares_anew(tmp_path, table):
 
 def test_an_episode_of_one_unknown_step_is_none(tmp_path, table):
     rows = table.slice(0, 1).drop_columns(["new_obs"])
-    with pytest.raises(DataError, match="no rows that make an episode"):
+    with pytest.raises(DataError, match="no rows that form an episode"):
         opened(kit.write_files(tmp_path / "rows", rows), {"cut_off_steps": "Drop"})
 
 

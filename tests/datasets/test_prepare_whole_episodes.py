@@ -55,13 +55,13 @@ def reading(path: str, unfinished: str) -> Reading:
 def test_unfinished_episodes_are_kept_and_told(path: str) -> None:
     dataset = open_data(reading(path, "Keep"))
     assert read_block(dataset).eps_id.tolist() == ["e0", "e1", "e2", "e3", "e4"]
-    assert "2 episodes end neither terminated nor truncated; the first: episode e1" in dataset.notes
+    assert "2 episodes end neither terminated nor truncated; first: episode e1" in dataset.notes
 
 
 def test_unfinished_episodes_are_dropped_and_told(path: str) -> None:
     dataset = open_data(reading(path, "Drop"))
     assert read_block(dataset).eps_id.tolist() == ["e0", "e2", "e4"]
-    assert "7 rows of unfinished episodes were dropped; the first: episode e1" in dataset.notes
+    assert "7 rows of unfinished episodes were dropped; first: episode e1" in dataset.notes
 
 
 def test_unfinished_episodes_are_refused(path: str) -> None:
@@ -84,7 +84,7 @@ def test_the_rules_hold_for_data_that_open_as_they_are(stored: str) -> None:
     assert read_block(open_data(stored)).eps_id.tolist() == ["e0", "e1", "e2"]
     dropped = open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Drop")))
     assert read_block(dropped).eps_id.tolist() == ["e0", "e2"]
-    assert "2 rows of unfinished episodes were dropped; the first: episode e1" in dropped.notes
+    assert "2 rows of unfinished episodes were dropped; first: episode e1" in dropped.notes
     with pytest.raises(DataError, match="episode e1 ends neither terminated nor truncated"):
         open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Refuse")))
     with pytest.raises(DataError, match="has 1 stored episode of the id and the content of another"):

@@ -1,4 +1,4 @@
-"""Reading units of Parquet files in any layout."""
+"""Datasets of Parquet files in any layout."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class EpisodeDataset(Dataset):
     """A dataset of Parquet files.
 
     Args:
-        spec: what all files hold.
-        files: in the dataset's order.
-        unit_bytes: most bytes of a unit.
+        spec: leaves, spaces and environment of all files.
+        files: the files, in the dataset's order.
+        unit_bytes: maximum size of a unit in bytes.
         notes: see `Dataset`.
-        repeated: how many stored episodes do not count, since they repeat others.
+        num_repeated: number of stored episodes that do not count because they repeat others.
 
     Attributes:
-        nbytes_stored: size of the files.
+        stored_bytes: size of the files.
         layouts: names of the files' layouts.
     """
 
@@ -61,7 +61,8 @@ class EpisodeDataset(Dataset):
         self.layouts = tuple(dict.fromkeys(file.layout for file in files))
         self.notes = notes
         self._footers = FooterCache()
-        self._files = {str(file.location): file._replace(runs=()) for file in files}  # it travels to workers
+        # The dataset is sent to workers, which do not need the files' episode parts.
+        self._files = {str(file.location): file._replace(runs=()) for file in files}
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""
@@ -89,7 +90,7 @@ class EpisodeDataset(Dataset):
     def unreadable_files(
         self, unit: Unit, columns: Iterable[str] | None = None
     ) -> Iterator[tuple[str, DataError]]:
-        """The files of a unit that cannot be read, and why."""
+        """Yield the files of a unit that cannot be read, with the error of each."""
         leaves = self._leaf_names(columns)
         for part in unit.parts:
             try:
@@ -111,13 +112,14 @@ class EpisodeDataset(Dataset):
         return [leaf for leaf in self.spec.leaves if leaf in column_names or root(leaf) in column_names]
 
     def _read_parts(self, parts: Sequence[FilePart], leaves: Sequence[str]) -> list[Block]:
-        """Stored rows of each part; several files of a store at a time, since each takes requests to wait for."""
+        """Read the stored rows of each part."""
+        # Files of a store are read in parallel, since most of the time is spent waiting for its answers.
         if len(parts) == 1 or self._files[parts[0].path].location.is_local:
             return [self._read_part(part, leaves) for part in parts]
         return map_in_threads(lambda part: self._read_part(part, leaves), parts)
 
     def _read_part(self, part: FilePart, leaves: Sequence[str]) -> Block:
-        """The part's stored rows."""
+        """Read a part's stored rows."""
         indexed_file = self._files[part.path]
         layout = LAYOUTS[indexed_file.layout]
         try:
@@ -138,11 +140,11 @@ class EpisodeDataset(Dataset):
         return DataError(f"{paths} was changed after it was indexed: open the dataset again")
 
     def _locate_row(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
-        """File and Parquet row in it of one that is counted over some parts."""
+        """Find the file and the Parquet row of a row counted over several parts."""
         for part in parts:
             groups = self._files[part.path].entry.row_groups
             for i in part.row_groups:
                 if row < groups[i].rows:
                     return part.path, sum(group.rows for group in groups[:i]) + row
                 row -= groups[i].rows
-        raise IndexError(f"{parts} have {row} rows less")
+        raise IndexError(f"the row is {row} rows past the end of {parts}")

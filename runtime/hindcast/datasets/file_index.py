@@ -1,6 +1,6 @@
-"""Indexing Parquet files that no manifest describes: from their footers and, where it takes that, their rows.
+"""The index of Parquet files that no manifest describes, from their footers and, if necessary, their rows.
 
-What takes decoding rows (of files of other tools) is cached.
+The index of other tools' files, whose rows must be decoded, is cached.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _VERSION = 4
 
 
 class IndexedFile(NamedTuple):
-    """A data file: where it is, what is known of it, what it holds and how.
+    """A data file with its index.
 
     Attributes:
-        location: where.
-        entry: rows, timesteps, row groups.
-        spec: what it holds.
+        location: the file.
+        entry: rows, timesteps and row groups.
+        spec: leaves, spaces and environment.
         layout: name of its layout.
-        runs: of a file that Hindcast did not write, what each stored episode is.
-        unfinished: what to say of the recording that it belongs to, where that is not complete.
-        is_listed: a recording says all of this; the file itself was not looked into.
-        origin: the data that it was prepared from, for messages; empty where it is the user's own.
+        runs: part of an episode in each stored row, if another tool wrote the file.
+        unfinished_note: note on the recording that it belongs to, if that is not complete.
+        is_listed: whether a recording describes the file, so that it was not opened.
+        origin: name of the data that it was prepared from, for messages; empty for the user's own files.
     """
 
     location: Location
@@ -52,17 +52,17 @@ class IndexedFile(NamedTuple):
 
 
 def index_file(location: Location, relative_path: str) -> IndexedFile:
-    """Look into one file.
-
-    Its checksum is not of the whole file: it covers the size, both ends and the episodes' lengths.
+    """Index one file.
 
     Args:
         location: the file.
-        relative: its path within the dataset.
+        relative_path: its path within the dataset.
 
     Raises:
-        DataError: empty, truncated, not Parquet, of no known layout, or with rows that cannot be read.
+        DataError: the file is empty, truncated, not Parquet, of no known layout, or has rows that cannot be read.
     """
+    # The checksum covers the size, both ends and the episodes' lengths: not the whole file, which would have to be
+    # read for it.
     checksum, size = fingerprint(location)
     with open_parquet(location) as file:
         layout, contents = _read_layout(location, file)
@@ -76,9 +76,11 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
                 timesteps=int(lengths.sum()),
                 bytes=file.metadata.row_group(i).total_byte_size,
                 lengths=tuple(lengths.tolist()),
-                continued=tuple(np.flatnonzero(continued).tolist()),
+                continued=tuple(np.flatnonzero(is_continued).tolist()),
             )
-            for i, (lengths, continued) in enumerate(zip(contents.lengths, contents.continued, strict=True))
+            for i, (lengths, is_continued) in enumerate(
+                zip(contents.lengths, contents.continued, strict=True)
+            )
         ]
     for lengths in contents.lengths:
         checksum.update(lengths.tobytes())
@@ -87,7 +89,7 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
 
 
 def describe_file(location: Location) -> tuple[DataSpec, str]:
-    """What one file that Hindcast wrote holds, and its layout.
+    """Return spec and layout of a file that Hindcast wrote.
 
     Raises:
         DataError: as `index_file`.
@@ -98,7 +100,7 @@ def describe_file(location: Location) -> tuple[DataSpec, str]:
 
 
 def _read_layout(location: Location, file: pq.ParquetFile) -> tuple[str, Contents]:
-    """The name of the file's layout, and what is in it."""
+    """Detect the file's layout and read its description."""
     try:
         layout = detect_layout(file.schema_arrow)
         return layout, LAYOUTS[layout].read_contents(file)
@@ -109,7 +111,7 @@ def _read_layout(location: Location, file: pq.ParquetFile) -> tuple[str, Content
 
 
 class _CachedFile(JsonModel):
-    """A file as it was when it was decoded."""
+    """The index of a file, with the file's size and time of change when it was decoded."""
 
     size: int
     modified: int
@@ -120,17 +122,17 @@ class _CachedFile(JsonModel):
 
 
 class _CacheDocument(JsonModel):
-    """All that is kept of a folder; `version` changes with what is found in files."""
+    """The cached indices of a folder; `version` changes when the same file would be indexed differently."""
 
     version: int
     files: dict[str, _CachedFile]
 
 
 class IndexCache:
-    """The indices of files in one folder whose lengths are only known after decoding.
+    """A cache of the indices of one folder's files whose episode lengths are only known after decoding.
 
-    It is a file in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file that has another size or time of
-    change than when it was decoded is decoded again.
+    It is stored in `$HINDCAST_CACHE`, by default `~/.cache/hindcast`. A file is decoded again if its size or time of
+    change differs.
     """
 
     def __init__(self, folder: Location) -> None:
@@ -141,7 +143,7 @@ class IndexCache:
         self._has_new = False
 
     def index(self, entry: Entry) -> IndexedFile:
-        """Look into a file, unless the cache has what was found in it.
+        """Index a file, or return its index from the cache.
 
         Raises:
             DataError: as `index_file`.
@@ -154,6 +156,7 @@ class IndexCache:
             spec = DataSpec.from_json(cached_file.spec)
             return IndexedFile(entry.location, cached_file.entry, spec, cached_file.layout, cached_file.runs)
         indexed_file = index_file(entry.location, entry.relative_path)
+        # Other files are indexed from their footers alone, which is fast.
         if indexed_file.runs and entry.modified_ns is not None:
             self._files[entry.relative_path] = _CachedFile(
                 size=entry.size,
@@ -167,7 +170,7 @@ class IndexCache:
         return indexed_file
 
     def save(self) -> None:
-        """Keep what is new. A cache that cannot be written is none: the files will be decoded again."""
+        """Store new indices. If the cache cannot be written, files are decoded again."""
         if not self._has_new:
             return
         document = _CacheDocument(version=_VERSION, files=self._files)
@@ -181,18 +184,18 @@ class IndexCache:
             if not self._location.exists():
                 return {}
             document = _CacheDocument.model_validate_json(self._location.read_bytes())
-        except (UserError, ValidationError):  # unreadable, or of an older Hindcast: it will be written again
+        except (UserError, ValidationError):  # damaged, or written by an older Hindcast: write it again
             return {}
         return document.files if document.version == _VERSION else {}
 
 
 def cache_folder() -> Location:
-    """`$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`: for files that can be made again."""
+    """Return the folder of derived files: `$HINDCAST_CACHE`, a folder or a URI, by default `~/.cache/hindcast`."""
     folder = os.environ.get("HINDCAST_CACHE")
     if folder:
         return resolve(folder)
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # the user has no home folder
         caches = Path(tempfile.gettempdir())
     return resolve(caches / "hindcast")

@@ -1,4 +1,4 @@
-"""Several datasets as one."""
+"""Merge several datasets into one view."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ OnConflict = Literal["Refuse", "Rename"]
 
 
 def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> View:
-    """Several datasets as one, in order; nothing is copied.
+    """Merge datasets, in order, without copying.
 
-    An episode that is in several with the same id and the same content counts once, and `notes` say so.
+    Episodes with the same id and the same content count once, and `notes` say so.
 
     Args:
-        datasets: at least one; they hold the same columns and spaces.
-        on_conflict: when episodes of one id differ: `Refuse`, or `Rename` the later one to `<id>-2`, `<id>-3`, ….
+        datasets: at least one, with the same columns and spaces.
+        on_conflict: for episodes with the same id and different content: `Refuse`, or `Rename` the later one to
+            `<id>-2`, `<id>-3`, ….
 
     Raises:
-        DataError: columns, dtypes, shapes or spaces that differ; episodes of one id that differ.
+        DataError: columns, dtypes, shapes or spaces differ, or episodes with the same id differ.
     """
     if not datasets:
         raise DataError("no data are given to merge: name at least one folder or file with episodes")
-    spec = DataSpec.merge_all((_first_file(each), each.spec) for each in datasets)
-    ids = [eps_id for each in datasets for eps_id in each.episode_table().eps_id.tolist()]
+    spec = DataSpec.merge_all((_first_file(dataset), dataset.spec) for dataset in datasets)
+    ids = [eps_id for dataset in datasets for eps_id in dataset.episode_table().eps_id.tolist()]
     view = _join(spec, datasets, {})
     repeats = find_repeats(dict(enumerate(ids)), partial(contents_of, view))
     if repeats.conflicts and on_conflict == "Refuse":
@@ -45,10 +46,10 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Vi
         return view
     keep = np.ones(len(ids), dtype=np.bool_)
     keep[repeats.duplicates] = False
-    stops = np.cumsum([each.num_episodes for each in datasets])
+    stops = np.cumsum([dataset.num_episodes for dataset in datasets])
     parts = [
-        each if kept.all() else each.select(kept)
-        for each, kept in zip(datasets, np.split(keep, stops[:-1]), strict=True)
+        dataset if mask.all() else dataset.select(mask)
+        for dataset, mask in zip(datasets, np.split(keep, stops[:-1]), strict=True)
     ]
     new_index = np.cumsum(keep) - 1
     ids_by_index = {int(new_index[episode]): name for episode, name in new_ids.items()}
@@ -58,7 +59,7 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Vi
 def _join(
     spec: DataSpec, parts: Sequence[Dataset], new_ids: Mapping[int, str], notes: tuple[str, ...] = ()
 ) -> View:
-    """All episodes, in order; `renamed`: episode -> the id that it gets."""
+    """Make a view of all episodes, in order; `new_ids` maps an episode to its new id."""
     origins: list[UnitOrigin] = []
     id_changes: list[str] = []
     first = 0
@@ -78,7 +79,7 @@ def _join(
 def _conflict_error(view: Dataset, eps_id: str, first: int, second: int) -> DataError:
     locations = [_locate_in_text(view, episode) for episode in (first, second)]
     return DataError(
-        f"episode {eps_id} is in {locations[0]} and, with other content, in {locations[1]}: rename the second "
+        f"episode {eps_id} is in {locations[0]} and, with different content, in {locations[1]}: rename the second "
         '(on_conflict="Rename", --on-conflict Rename), or leave one of them out'
     )
 
@@ -105,4 +106,4 @@ def _notes(num_dropped: int, num_renamed: int) -> Iterable[str]:
         episodes = formatting.plural(num_dropped, "episode")
         yield f"{episodes} repeated others (the same id and the same content): each counts once"
     if num_renamed:
-        yield f"{formatting.plural(num_renamed, 'episode')} had the id of another with other content: renamed"
+        yield f"{formatting.plural(num_renamed, 'episode')} had the id of another episode and different content: renamed"

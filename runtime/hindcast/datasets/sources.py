@@ -1,4 +1,4 @@
-"""Which data files a user's paths name: recordings, plain folders, files, globs."""
+"""The data files of a user's paths: recordings, plain folders, files, globs."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Reason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
 Refuse = Callable[[Reason, Location, DataError], None]
-"""What happens with a file that cannot be used: it raises, or notes it, so that reading continues without the file."""
+"""Called for a file that cannot be used: it raises, or notes the file so that the search continues without it."""
 
 
 def raise_refusal(reason: Reason, location: Location, error: DataError) -> None:  # noqa: ARG001
-    """The first file that cannot be used ends it all."""
+    """Raise the error of a file that cannot be used."""
     raise error
 
 
 class DataFiles(NamedTuple):
-    """What is in some places.
+    """The files found in some locations.
 
     Attributes:
-        indexed: the data files, in a fixed order.
-        unopened: files in plain folders that nobody looked into, since they are not named as Parquet is.
-        unlisted: Parquet files in recordings that do not list them.
+        indexed_files: the data files, in a fixed order.
+        unopened_files: files in plain folders that were not opened because their names do not end as Parquet's do.
+        unlisted_files: Parquet files in recordings that do not list them.
     """
 
     indexed_files: list[IndexedFile]
@@ -55,7 +55,7 @@ class DataFiles(NamedTuple):
 def find_files(
     locations: Sequence[Location], verify: bool = False, refuse: Refuse = raise_refusal
 ) -> DataFiles:
-    """The data files that the user's paths name; every folder is listed once, and every file opened once at most.
+    """Find the data files of the user's paths; every folder is listed once, and every file opened at most once.
 
     Args:
         locations: files, folders (searched recursively) and globs.
@@ -63,21 +63,21 @@ def find_files(
         refuse: called for each file that cannot be used.
 
     Raises:
-        DataError: nothing there, no Parquet files, nothing recorded yet; what `refuse` raises.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist, there are no Parquet files, or nothing is recorded yet; errors of `refuse`.
+        StorageError: storage refuses or fails.
     """
     if not locations:
         raise DataError("no paths are given: name at least one folder or file with episodes")
     groups = [_find_in(place, verify, refuse) for location in locations for place in expand_glob(location)]
     return DataFiles(
-        [file for one in groups for file in one.indexed_files],
-        [file for one in groups for file in one.unopened_files],
-        [file for one in groups for file in one.unlisted_files],
+        [file for group in groups for file in group.indexed_files],
+        [file for group in groups for file in group.unopened_files],
+        [file for group in groups for file in group.unlisted_files],
     )
 
 
 def expand_glob(location: Location) -> list[Location]:
-    """What a glob matches, sorted; the location itself if it is none."""
+    """Return the sorted matches of a glob; the location itself if it has no wildcards."""
     base = glob_base(location)
     if base.path == location.path:
         return [location]
@@ -88,8 +88,9 @@ def expand_glob(location: Location) -> list[Location]:
 
 
 def glob_base(location: Location) -> Location:
-    """The folder before a glob's first wildcard; the location itself if it is none."""
+    """Return the folder before a glob's first wildcard; the location itself if it has no wildcards."""
     wildcard = _GLOB.search(location.path)
+    # A path that exists is taken literally, although its name contains wildcards.
     if wildcard is None or location.exists():
         return location
     head = location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
@@ -100,7 +101,7 @@ def glob_base(location: Location) -> Location:
 
 
 def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
-    """What matches names with wildcards below a folder, listing as few folders as possible."""
+    """Yield the matches of names with wildcards below a folder, listing as few folders as possible."""
     name, *rest = names
     if "**" in name:
         yield from _matches_at_any_depth(folder, _glob_pattern("/".join(names)))
@@ -116,7 +117,7 @@ def _matches(folder: Location, names: list[str]) -> Iterator[Location]:
 
 
 def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterator[Location]:
-    """What matches below a folder; nothing inside another match."""
+    """Yield the matches below a folder, except those inside another match."""
     matched_paths: set[str] = set()
     for entry in folder.list(recursive=True):
         is_inside = any(
@@ -129,7 +130,7 @@ def _matches_at_any_depth(folder: Location, pattern: re.Pattern[str]) -> Iterato
 
 
 def _glob_pattern(glob: str) -> re.Pattern[str]:
-    """`*` and `?` within a name, `[…]`, `[!…]`, and `**` over any number of folders."""
+    """Translate a glob: `*` and `?` within a name, `[…]`, `[!…]`, and `**` over any number of folders."""
     tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[![^\]]+\]|\[[^!\]][^\]]*\])", glob)
     parts[::2] = map(re.escape, parts[::2])
@@ -141,7 +142,7 @@ def _glob_pattern(glob: str) -> re.Pattern[str]:
 
 
 def _character_class(characters: str) -> str:
-    """Characters of which a name has one, or, after `!`, has none."""
+    """Translate the inside of brackets; `!` at the beginning negates it."""
     characters = re.sub(r"([\[\\&~|])", r"\\\1", characters)
     return f"[^/{characters[1:]}]" if characters.startswith("!") else f"[{characters}]"
 
@@ -186,7 +187,7 @@ def _find_in(location: Location, verify: bool, refuse: Refuse) -> DataFiles:
 
 
 def _index_files(folder: Location, entries: list[Entry], refuse: Refuse) -> list[IndexedFile]:
-    """Files that nothing describes, looked into; all must be of one layout."""
+    """Index files that no recording describes; all must have the same layout."""
     cache = IndexCache(folder)
 
     def index(entry: Entry) -> IndexedFile | DataError:
@@ -216,14 +217,14 @@ def _mixed_layouts_error(folder: Location, first: IndexedFile, second: IndexedFi
 
 
 def _recordings_in(entries: Iterable[Entry]) -> list[str]:
-    """The folders in a recursive listing that are recordings, relative to it, sorted."""
+    """Return the recordings in a recursive listing, as sorted relative paths."""
     return sorted(
         {posixpath.dirname(entry.relative_path) for entry in entries if entry.location.name == FOLDER}
     )
 
 
 def _is_parquet(entry: Entry) -> bool:
-    """Whether a file is named as Parquet is."""
+    """Return True for a file with a Parquet suffix."""
     return entry.is_file and entry.relative_path.endswith((".parquet", ".pq"))
 
 
@@ -233,7 +234,7 @@ def _is_plain(entry: Entry, recordings: list[str]) -> bool:
 
 
 def _recording_files(folder: Location, entries: list[Entry], verify: bool, refuse: Refuse) -> DataFiles:
-    """The files of a recording: those of its manifest, else of its commits; never other files in the folder."""
+    """Return the files of a recording's manifest, else of its commits; never other files in the folder."""
     manifest = read_manifest(folder)
     if manifest is not None:
         if manifest.layout in EXPORTED_LAYOUTS:
@@ -281,21 +282,23 @@ def listed_files(
     verify: bool = False,
     refuse: Refuse = raise_refusal,
 ) -> list[FileEntry]:
-    """The files that a recording lists, which are there and have their sizes.
+    """Return the listed files of a recording that exist with their recorded sizes.
 
     Args:
-        folder: the recording's.
-        listed: by its manifest or commits.
+        folder: folder of the recording.
+        expected_files: the files in its manifest or commits.
         entries: an earlier listing of the folder.
-        verify: whether to compare their checksums too.
-        refuse: called for each of the others.
+        verify: whether to compare checksums, too.
+        refuse: called for each of the other listed files.
 
     Raises:
-        DataError: what `refuse` raises.
+        DataError: errors of `refuse`.
     """
     sizes = _sizes(entries)
     if any(file.path not in sizes for file in expected_files):
-        sizes = _sizes(folder.list(recursive=True))  # it may have been committed after that listing
+        sizes = _sizes(
+            folder.list(recursive=True)
+        )  # a file may have been committed after the earlier listing
 
     def find_problem(file: FileEntry) -> tuple[Reason, str] | None:
         size = sizes.get(file.path)
@@ -312,11 +315,11 @@ def listed_files(
         if verify
         else [find_problem(file) for file in expected_files]
     )
-    for file, found in zip(expected_files, problems, strict=True):
-        if found is not None:
+    for file, problem in zip(expected_files, problems, strict=True):
+        if problem is not None:
             location = folder.child(file.path)
-            refuse(found[0], location, DataError(f"{location} {found[1]}"))
-    return [file for file, found in zip(expected_files, problems, strict=True) if found is None]
+            refuse(problem[0], location, DataError(f"{location} {problem[1]}"))
+    return [file for file, problem in zip(expected_files, problems, strict=True) if problem is None]
 
 
 def _exported_error(folder: Location, layout: str) -> UnknownLayoutError:
@@ -324,7 +327,8 @@ def _exported_error(folder: Location, layout: str) -> UnknownLayoutError:
 
 
 def _describe_committed(folder: Location, files: Sequence[FileEntry], refuse: Refuse) -> list[IndexedFile]:
-    """The files of commits, which do not say what they hold: the first that can be read says it for all."""
+    """Describe the files of commits by the first that can be read."""
+    # Unlike a manifest, commits do not contain the spec; all files of a recording have the same.
     for number, file in enumerate(files):
         location = folder.child(file.path)
         try:
@@ -352,7 +356,7 @@ def _checksum(location: Location) -> str:
 
 
 def check_distinct(locations: Iterable[Location]) -> None:
-    """Make sure that no file is there twice.
+    """Check that no file occurs twice.
 
     Raises:
         DataError: two paths name the same file.
@@ -366,11 +370,12 @@ def check_distinct(locations: Iterable[Location]) -> None:
 
 
 def real_path(location: Location) -> str:
-    """The path without links, where there can be any."""
+    """Resolve links in a local path; return other paths unchanged."""
     return os.path.realpath(location.path) if location.is_local else location.path
 
 
 def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """`function(item)` of each item, in order; eight at a time, since each waits for its storage."""
+    """Call the function for each item, eight at a time, and return the results in order."""
+    # More threads than processors help, since each waits for its storage.
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(function, items))

@@ -1,4 +1,4 @@
-"""Joining episodes that others cut at the ends of row groups and files, and leaving out those that they repeat."""
+"""Join episodes that other tools cut at the ends of row groups and files, and drop repeated ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ StoredRow = tuple[int, int, int]  # file, row group, stored row
 
 
 def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
-    """The files, with runs marked that continue the one before, across row groups and files."""
+    """Mark the stored rows that continue the episode of the previous row, across row groups and files."""
     if not any(file.runs for file in files):
         return list(files)
     continued_rows: set[StoredRow] = set()
@@ -27,13 +27,17 @@ def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
 
 
 def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[IndexedFile], int]:
-    """The files, stitched, with episodes left out that repeat an earlier one.
+    """Mark the rows of episodes that repeat an earlier one as dropped.
 
-    In a folder that Hindcast wrote all are there once. Of the others, only episodes whose id occurs again are read.
+    Args:
+        files: the stitched files.
+        spec: spec of all files.
 
     Returns:
-        The files, and how many episodes were left out.
+        The files, and the number of dropped episodes.
     """
+    # Within one folder that Hindcast wrote, no episode repeats another. Otherwise only episodes whose id occurs again
+    # are read.
     hindcast_folders = {str(file.location.parent()) for file in files if not file.runs}
     if len(hindcast_folders) < 2 and not any(file.runs for file in files):
         return files, 0
@@ -53,9 +57,9 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
 
 
 def _stored_rows(files: Sequence[IndexedFile]) -> Iterator[tuple[StoredRow, EpisodePart | None, int, bool]]:
-    """All rows of all files in order, each with what its file says of it, its steps, and whether it is `continued`.
+    """Yield all stored rows in order, each with its episode part, its timesteps, and whether it is `continued`.
 
-    A file that Hindcast wrote says nothing: its rows are not known yet.
+    The episode part is None in files that Hindcast wrote, whose rows have not been read.
     """
     for number, file in enumerate(files):
         runs = iter(file.runs)
@@ -66,7 +70,7 @@ def _stored_rows(files: Sequence[IndexedFile]) -> Iterator[tuple[StoredRow, Epis
 
 
 def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field: str) -> list[IndexedFile]:
-    """The files with these rows among the `continued` or `dropped` ones of their row groups."""
+    """Add rows to the field `continued` or `dropped` of their row groups."""
     rows: dict[tuple[int, int], list[int]] = {}
     for number, i, row in stored_rows:
         rows.setdefault((number, i), []).append(row)

@@ -1,4 +1,4 @@
-"""Writes blocks to files that appear complete or not at all."""
+"""Write blocks to files that appear complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ MIB = 1 << 20
 
 
 class BlockWriter:
-    """Writes episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … (or .json, .csv) in a folder.
+    """A writer of episodes to `<stem>-000.parquet`, `<stem>-001.parquet`, … (or .json, .csv) in a folder.
 
-    Blocks are collected into row groups of complete episodes; a block must not be changed after it was given. An
+    Blocks are collected into row groups of complete episodes; a block must not be changed after it is passed. An
     episode that is too long for its layout (64 MiB in most) becomes adjacent fragments, one row group each. As a
-    context manager it closes at the end, and aborts on an exception.
+    context manager, it closes at the end and aborts on an exception.
 
     Args:
-        folder: where; made if it is not there.
-        spec: what the blocks hold.
-        stem: how the file names begin.
-        max_rows_per_file: rows in a file at most, in complete episodes; a row is an episode or fragment, or a
-            timestep where the layout has one row for each. An episode of more rows gets a separate file. No
-            limit by default.
-        max_file_bytes: size of a file at most, counted before compression; only a file of one episode may be
-            larger.
-        row_group_bytes: size in memory that a row group is filled to.
-        compression: "lz4" (Parquet's default), "zstd" or "none" (the only one of text).
+        folder: the folder; created if it does not exist.
+        spec: spec of the blocks.
+        stem: beginning of the file names.
+        max_rows_per_file: maximum number of rows in a file, in complete episodes; a row is an episode or fragment, or a
+            timestep in layouts with one row per timestep. An episode of more rows gets a separate file. No limit by
+            default.
+        max_file_bytes: maximum size of a file before compression; only a file of one episode may be larger.
+        row_group_bytes: size in memory at which a row group is full.
+        compression: "lz4" (Parquet's default), "zstd" or "none" (the only one for text).
         layout: name of the layout, one of `LAYOUTS` or `EXPORTED_LAYOUTS`.
         compress_columns: columns that SampleBatch packs; none by default.
 
     Raises:
         DataError: the layout cannot hold such data.
-        SpecError: a compression that it does not have.
+        SpecError: the layout does not support the compression.
     """
 
     def __init__(
@@ -75,8 +74,8 @@ class BlockWriter:
         """Add episodes.
 
         Raises:
-            DataError: columns that do not fit the spec.
-            StorageError: a file could not be written; nothing that this writer wrote is left then.
+            DataError: columns do not fit the spec.
+            StorageError: a file cannot be written; all files of this writer are deleted then.
         """
         try:
             for piece, is_continued in self._encoder.split(block):
@@ -86,10 +85,10 @@ class BlockWriter:
             raise
 
     def close(self) -> tuple[FileEntry, ...]:
-        """Write what is collected and finish the last file.
+        """Write the pending episodes and finish the last file.
 
         Returns:
-            The files in order; none if no episode was given.
+            The files in order; none if no episode was written.
 
         Raises:
             StorageError: as `write`.
@@ -103,7 +102,7 @@ class BlockWriter:
         return tuple(self._entries)
 
     def abort(self) -> None:
-        """Give up: remove every file of this writer, finished or not."""
+        """Delete every file of this writer, finished or not."""
         self._pending = []
         if self._file is not None:
             self._file.abort()
@@ -125,6 +124,7 @@ class BlockWriter:
         if not piece.num_episodes:
             return
         group = self._encoder.encode(piece)
+        # Fragments of an episode must be adjacent, so whatever is pending is written before.
         if is_continued:
             self._flush(should_flush_all=True)
             self._write_group(group, is_continued=True)
@@ -135,7 +135,7 @@ class BlockWriter:
         self._flush(should_flush_all=False)
 
     def _flush(self, should_flush_all: bool) -> None:
-        """Write full row groups of what is collected, or all of it."""
+        """Write full row groups of the pending episodes, or all of them."""
         pending_bytes = sum(int(group.nbytes.sum()) for group in self._pending)
         if not self._pending or (not should_flush_all and pending_bytes < self._group_bytes):
             return
@@ -150,7 +150,7 @@ class BlockWriter:
         self._pending = [rest] if len(rest.length) else []
 
     def _num_episodes_of_group(self, pending: EncodedEpisodes) -> int:
-        """How many of the waiting episodes the next row group takes."""
+        """Return how many of the pending episodes the next row group takes."""
         room = self._max_bytes - self._encoder.overhead_bytes(pending.table.schema, groups=1)
         count = _count_fitting(pending.nbytes, min(self._group_bytes, max(1, room)))
         if self._max_rows is None:
@@ -184,5 +184,5 @@ class BlockWriter:
 
 
 def _count_fitting(sizes: I64, room: int) -> int:
-    """How many of the first fit; at least one."""
+    """Count the leading sizes that fit together; at least one."""
     return max(1, int(np.searchsorted(np.cumsum(sizes), room, side="right")))

@@ -19,8 +19,8 @@ _MAX_MEMORY_BYTES: Final = 8 << 20
 class AtomicFile:
     """A file being written. It exists under its name only after `commit`.
 
-    Locally it is written under a temporary name, fsynced, renamed. Elsewhere it is collected here, in memory and then
-    in a temporary file, and uploaded in one piece by `commit`: nothing that was given up is ever sent.
+    A local file is written under a temporary name, fsynced and renamed. For a store the content is buffered, in memory
+    and then in a temporary file, and `commit` uploads all of it: an aborted file is never sent.
 
     As a context manager it commits at the end, and aborts on an exception.
 
@@ -38,7 +38,7 @@ class AtomicFile:
 
     @property
     def checksum(self) -> str:
-        """sha256 (hex) of what was written so far."""
+        """The sha256 (hex) of the bytes written so far."""
         return self._hash.hexdigest()
 
     def write(self, data: Any) -> int:
@@ -58,8 +58,9 @@ class AtomicFile:
         """Make the file durable and visible under its name.
 
         Raises:
-            StorageError: with path and reason; the file is not there then.
+            StorageError: with path and reason; the file does not exist then.
         """
+        # The lease may have been lost since the file was opened.
         self.location.check_guard()
         with storage_errors("write", self.location):
             if self._temporary is None:
@@ -71,7 +72,7 @@ class AtomicFile:
             sync_folder(final.parent)
 
     def abort(self) -> None:
-        """Give the file up; what was written is removed."""
+        """Discard the file and everything written to it."""
         with suppress(Exception):  # a full disk fails here once more
             self._stream.close()
         if self._temporary is not None:

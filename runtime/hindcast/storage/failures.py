@@ -1,4 +1,4 @@
-"""What storage refuses, as one sentence with the path and the reason."""
+"""Errors of storage as one sentence with the path and the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SLOW: Final = "the store is too slow: try again later"
 _BUSY: Final = "the store is busy or failing: try again later"
 _BROKEN: Final = "the connection broke: try again later"
 _TRANSIENT_REASONS: Final = (_NO_HOST, _NO_ANSWER, _SLOW, _BUSY, _BROKEN)
-"""What may be over later."""
+"""Reasons that may disappear by themselves."""
 _ACCESS_DENIED: Final = "access is denied: check the credentials in the environment and what they allow"
 _OF_STORES: Final = tuple(
     (re.compile(pattern), reason)
@@ -98,7 +98,7 @@ _OF_STORES: Final = tuple(
 
 @contextmanager
 def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
-    """Turn what storage raises into a `StorageError` (reading what is not there: `DataError`)."""
+    """Turn exceptions of storage into a `StorageError`, or a `DataError` if a file to read does not exist."""
     try:
         yield
     except UserError:
@@ -119,7 +119,9 @@ def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why storage failed, in words."""
+    """Describe why storage failed."""
+    # An OSError with a file name comes from a local file; without one, a store's client may have raised it, and the
+    # text says more than the number.
     if isinstance(error, OSError) and error.errno in _REASONS and error.filename is not None:
         return _REASONS[error.errno]
     if (known_reason := _known_reason(error)) is not None:
@@ -131,7 +133,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def _known_reason(error: BaseException) -> str | None:
-    """What an exception of a store's client means; None if it is not known."""
+    """Look up the reason for an exception of a store's client; None if it is unknown."""
+    # obstore's messages repeat its retry settings, whose words (`retry_timeout`) would match the patterns.
     text = f"{type(error).__name__}: {_RETRY_SETTINGS.sub('', str(error))}"
     for pattern, reason in _OF_STORES:
         if match := pattern.search(text):

@@ -1,7 +1,4 @@
-"""Files of this machine, listed through links: every real file and folder once, however many links lead to it.
-
-A file is created by a hard link, which fails where one is already.
-"""
+"""Files of this machine. Links are followed, and every real file and folder is listed once."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 TEMPORARY_NAME: Final = re.compile(r"^\..+\.[0-9a-f]{8}\.tmp$")
-"""The names that `temporary_for` gives."""
+"""Names that `temporary_path` makes."""
 _ARROW_FILES: Final = pafs.LocalFileSystem()
 
 
@@ -33,7 +30,7 @@ class LocalFiles:
         return _ARROW_FILES.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        """Links are followed; where all below is listed, each file and folder is there once, broken links included."""
+        """List a folder, following links; recursively, each file and folder once, including broken links."""
         return list(_walk(path) if recursive else _children(path))
 
     def open(self, path: str) -> pa.NativeFile:
@@ -49,6 +46,7 @@ class LocalFiles:
             with temporary.open("xb", buffering=0) as stream:
                 stream.write(data)
                 os.fsync(stream.fileno())
+            # Unlike a rename, a hard link fails if the target exists: of several writers one succeeds.
             target.hardlink_to(temporary)
         except FileExistsError:
             return False
@@ -68,8 +66,9 @@ class LocalFiles:
 
 
 def temporary_path(path: Path) -> Path:
-    """A unique name in the same folder, which is created; hidden, so that readers of Parquet ignore it."""
+    """Make a unique hidden name in the same folder, creating the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Hidden, so that readers of Parquet folders ignore it.
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
@@ -83,27 +82,25 @@ def sync_folder(folder: Path) -> None:
 
 
 def link_target(path: str) -> str | None:
-    """Where a broken link points; None for anything else."""
+    """Return the target of a broken link; None for anything else."""
     return str(Path(path).readlink()) if Path(path).is_symlink() and not Path(path).exists() else None
 
 
 def _children(folder: str) -> Iterator[pafs.FileInfo]:
-    """What a folder itself holds, links followed; nothing where there is no folder."""
+    """List the direct content of a folder, following links; nothing if it does not exist."""
     for entry in _entries(folder):
         with suppress(FileNotFoundError):  # deleted meanwhile, or a broken link
             yield _file_info(entry.path, entry.stat(), entry.is_file())
 
 
 def _walk(folder: str) -> Iterator[pafs.FileInfo]:
-    """What a folder holds at any depth; nothing where there is no folder.
-
-    What is reached without links comes first, so that it keeps its own path.
-    """
+    """List the content of a folder at any depth; nothing if it does not exist."""
     visited: set[str] = set()
     links: list[str] = []
     if Path(folder).is_dir():
         yield from _walk_without_links(folder, os.path.realpath(folder), visited, links)
-    for path in links:  # grows meanwhile
+    # Links come last, so that files reached without them keep their own paths. The list grows during the loop.
+    for path in links:
         real_path = os.path.realpath(path)
         if not os.path.lexists(real_path):
             yield pafs.FileInfo(path, pafs.FileType.Directory, mtime_ns=0)
@@ -117,7 +114,7 @@ def _walk(folder: str) -> Iterator[pafs.FileInfo]:
 def _walk_without_links(
     folder: str, real_folder: str, visited: set[str], links: list[str]
 ) -> Iterator[pafs.FileInfo]:
-    """What a folder holds, without what its links lead to: they are put to `links`."""
+    """List the content of a folder without following its links, which are appended to `links`."""
     visited.add(real_folder)
     for entry in _entries(folder):
         real_path = f"{real_folder.rstrip('/')}/{entry.name}"

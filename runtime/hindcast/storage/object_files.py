@@ -1,4 +1,4 @@
-"""Files in a bucket, through obstore: it retries transient failures, and can create objects exclusively."""
+"""Files in a bucket, through obstore, which retries transient failures and can create objects exclusively."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ObjectFiles:
 
     Attributes:
         store: any obstore store.
-        root: how URIs in it begin, without a slash at the end: `s3://bucket`.
-        reopen: makes the same in another process, from that process's environment; by default `store` travels, with
-            the credentials that are in it.
+        root: prefix of its URIs, without a final slash: `s3://bucket`.
+        reopen: opens the bucket in another process, from that process's environment; by default `store` is pickled,
+            with its credentials.
     """
 
     store: Any = field(hash=False)
@@ -50,19 +50,20 @@ class ObjectFiles:
                 meta = obstore.head(self.store, path)
         if meta is not None and meta["size"]:
             return _file_info(meta)
-        if self._has_objects_below(path) or not path:  # an empty object above others marks a folder
+        # An empty object above others stands for a folder, so it does not count as a file.
+        if self._has_objects_below(path) or not path:
             return pafs.FileInfo(path, pafs.FileType.Directory)
         return pafs.FileInfo(path, pafs.FileType.NotFound) if meta is None else _file_info(meta)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         if recursive:
             objects: Sequence[Any] = self._below(path)
-            folders = {parent for found in objects for parent in folders_between(path, found["path"])}
+            folders = {parent for meta in objects for parent in folders_between(path, meta["path"])}
         else:
             level = self._list_with_retry(lambda: obstore.list_with_delimiter(self.store, path or None))
             objects, folders = level["objects"], set(level["common_prefixes"])
-        markers = {path, *folders}  # consoles make empty objects to represent folders
-        files = [_file_info(found) for found in objects if found["size"] or found["path"] not in markers]
+        markers = {path, *folders}  # web consoles create empty objects to represent folders
+        files = [_file_info(meta) for meta in objects if meta["size"] or meta["path"] not in markers]
         return [pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders] + files
 
     def open(self, path: str) -> pa.NativeFile:
@@ -79,20 +80,21 @@ class ObjectFiles:
         try:
             obstore.put(self.store, path, data, mode="create")
         except AlreadyExistsError:
-            return self.read(path) == data  # ours, where an answer was lost and the request made again
+            # If an answer was lost, obstore repeated the request and meta this call's own object.
+            return self.read(path) == data
         return True
 
     def delete(self, path: str) -> None:
-        with suppress(FileNotFoundError):  # Azure's answer; the others do not mind
+        with suppress(FileNotFoundError):  # only Azure reports that the object does not exist
             obstore.delete(self.store, path)
 
     def delete_folder(self, path: str) -> None:
-        if below := [found["path"] for found in self._below(path)]:
+        if below := [meta["path"] for meta in self._below(path)]:
             with suppress(FileNotFoundError):
                 obstore.delete(self.store, below)
 
     def make_folder(self, path: str) -> None:
-        """Nothing: a folder exists while there are objects below it."""
+        """Do nothing: a folder exists while there are objects below it."""
 
     def _has_objects_below(self, path: str) -> bool:
         return (
@@ -102,11 +104,12 @@ class ObjectFiles:
 
     def _below(self, path: str) -> Sequence[Any]:
         return self._list_with_retry(
-            lambda: [found for chunk in obstore.list(self.store, path or None) for found in chunk]
+            lambda: [meta for chunk in obstore.list(self.store, path or None) for meta in chunk]
         )
 
     def _list_with_retry(self, listing: Callable[[], Result]) -> Result:
-        """A listing, requested again if its answer breaks off: the one failure that obstore does not retry."""
+        """Request a listing, again if its answer breaks off."""
+        # The one failure that obstore does not retry.
         deadline, pause = time.monotonic() + retry_timeout_seconds(), INITIAL_BACKOFF_SECONDS
         while True:
             try:
@@ -119,7 +122,7 @@ class ObjectFiles:
 
 
 class _ObjectReader(io.RawIOBase):
-    """An object to be read: each read is one request, which obstore tries again where it fails."""
+    """An object opened for reading: each read is one request, which obstore retries."""
 
     def __init__(self, store: Any, path: str, size: int) -> None:
         self._store, self._path, self._size = store, path, size
@@ -142,7 +145,7 @@ class _ObjectReader(io.RawIOBase):
         return self._offset
 
     def read(self, nbytes: int | None = None) -> Any:
-        """At most `nbytes`; all that is left by default."""
+        """Read at most `nbytes`; the rest of the object by default."""
         remaining = max(0, self._size - self._offset)
         length = remaining if nbytes is None or nbytes < 0 else min(nbytes, remaining)
         if not length:

@@ -1,6 +1,6 @@
-"""Buckets by URI; credentials, endpoints and regions come from the environment, by the clouds' own names.
+"""Buckets by URI; credentials, endpoints and regions come from the clouds' own environment variables.
 
-Everything after the bucket's name is taken literally: names of objects may hold `?`, `#`, `%` and spaces.
+Everything after the bucket's name is taken literally: names of objects may contain `?`, `#`, `%` and spaces.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hindcast.errors import StorageError
 from hindcast.storage.backend import is_from_obstore
 from hindcast.storage.retry_timeout import INITIAL_BACKOFF_SECONDS, retry_timeout_seconds
 
-if TYPE_CHECKING:  # obstore takes a while to import, and local runs do without
+if TYPE_CHECKING:  # obstore is slow to import, and local runs do not need it
     from hindcast.storage.object_files import ObjectFiles
 
 _MAX_READ_SECONDS: Final = 20.0
 _CONNECT_SECONDS: Final = 5.0
 _MAX_BACKOFF_SECONDS: Final = 5.0
-_MAX_RETRIES: Final = 1000  # the patience ends first
+_MAX_RETRIES: Final = 1000  # high enough that the timeout always ends the retries first
 _ANONYMOUS: Final = "anonymous@"
 _AZURE_HOST: Final = re.compile(r"^([^@/]+)@([^./]+)(\.[^/]+)?$")  # container, account, suffix
 _CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
@@ -43,7 +43,7 @@ Opener = Callable[..., tuple[Any, str]]
 
 
 def bucket_of(scheme: str, rest: str) -> tuple[ObjectFiles, str] | None:
-    """The bucket that a URI names, and the path in it; None if its scheme is not that of a cloud.
+    """Open the bucket that a URI names, and return it with the path in it; None if the scheme is not a cloud's.
 
     Raises:
         StorageError: an invalid URI or environment.
@@ -62,7 +62,7 @@ def bucket_of(scheme: str, rest: str) -> tuple[ObjectFiles, str] | None:
 
 
 def wrap_store(store: object) -> ObjectFiles | None:
-    """An obstore store given by the user; None for anything else."""
+    """Wrap an obstore store of the user; None for anything else."""
     if not is_from_obstore(store):
         return None
     from hindcast.storage.object_files import ObjectFiles
@@ -79,7 +79,8 @@ def _require_name(scheme: str, name: str) -> str:
 
 
 def _open_bucket(opener: Opener, *arguments: Any) -> ObjectFiles:
-    """The bucket that an opener makes of what a URI names; opened again when a variable of the clouds changes."""
+    """Open a bucket with an opener, or return it from the cache."""
+    # The clouds' variables are part of the cache key: a bucket is opened again if one of them changes.
     variables = [(name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)]
     return _open_cached(opener, arguments, retry_timeout_seconds(), tuple(sorted(variables)))
 
@@ -95,7 +96,7 @@ def _open_cached(
 
 
 def _s3(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str, str]) -> tuple[Any, str]:
-    """S3 and compatible stores, such as MinIO: the usual `AWS_*` variables."""
+    """Open a bucket of S3 or a compatible store, such as MinIO, by the usual `AWS_*` variables."""
     from obstore.store import S3Store
 
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
@@ -113,7 +114,11 @@ def _s3(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str, 
 
 
 def _gcs(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str, str]) -> tuple[Any, str]:
-    """Google Cloud Storage: `GOOGLE_APPLICATION_CREDENTIALS`, the machine's account, or `STORAGE_EMULATOR_HOST`."""
+    """Open a bucket of Google Cloud Storage.
+
+    Credentials are those of `GOOGLE_APPLICATION_CREDENTIALS` or the machine's account; `STORAGE_EMULATOR_HOST` names an
+    emulator.
+    """
     from obstore.store import GCSStore
 
     config: Any = {"skip_signature": True} if is_anonymous else {}
@@ -130,14 +135,17 @@ def _gcs(bucket: str, is_anonymous: bool, seconds: float, environment: dict[str,
 def _azure(
     container: str, account: str | None, suffix: str | None, seconds: float, environment: dict[str, str]
 ) -> tuple[Any, str]:
-    """Azure Blob Storage: `AZURE_STORAGE_*`, or whatever identity the machine has.
+    """Open a container of Azure Blob Storage, by `AZURE_STORAGE_*` or the machine's identity.
 
     Args:
-        account: that the URI names; that of the environment by default.
-        suffix: rest of its host name.
+        container: its name.
+        account: the account in the URI; by default the one in the environment.
+        suffix: the rest of the URI's host name.
+        seconds: for how long requests are retried.
+        environment: the environment variables.
 
     Raises:
-        StorageError: no account is named anywhere.
+        StorageError: neither the URI nor the environment names an account.
     """
     from obstore.store import AzureStore
 
@@ -173,14 +181,12 @@ def _azure(
 
 
 def _request_options(seconds: float, endpoint: str | None) -> Any:
-    """How a store's requests are made and made again, as keyword arguments of obstore's stores.
-
-    A request may take as long as its bytes need, but no longer than `read_timeout` between two of them.
-    """
+    """Make the keyword arguments of obstore's stores for timeouts and retries."""
     return {
         "client_options": {
             "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, seconds)),
             "read_timeout": timedelta(seconds=min(_MAX_READ_SECONDS, seconds)),
+            # A large object may take long; `read_timeout` limits the time between two of its bytes instead.
             "timeout": timedelta(hours=1),
             "allow_http": bool(endpoint and endpoint.startswith("http://")),
         },
@@ -197,9 +203,10 @@ def _request_options(seconds: float, endpoint: str | None) -> Any:
 
 
 def _aws_profile(environment: dict[str, str]) -> dict[str, Any]:
-    """What `~/.aws` says of the profile, where the environment names no identity: obstore reads no such files."""
+    """Read the profile in `~/.aws`, unless the environment names an identity."""
     if any(environment.get(name) for name in _AWS_IDENTITIES):
         return {}
+    # obstore does not read these files.
     files = configparser.ConfigParser(interpolation=None)
     home = Path.home() / ".aws"
     files.read(
@@ -212,10 +219,10 @@ def _aws_profile(environment: dict[str, str]) -> dict[str, Any]:
     keys = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
     keys |= {"aws_session_token": "session_token", "region": "region"}
     credentials = {
-        ours: value
+        key: value
         for section in (f"profile {profile}", profile)
         if files.has_section(section)
-        for name, ours in keys.items()
+        for name, key in keys.items()
         if (value := files.get(section, name, fallback=None))
     }
     if environment.get("AWS_PROFILE") and "access_key_id" not in credentials:
@@ -227,7 +234,7 @@ def _aws_profile(environment: dict[str, str]) -> dict[str, Any]:
 
 
 def _azure_endpoint(endpoint: str | None, account: str) -> str | None:
-    """With the account in it, as the emulator has it in its path and the cloud in its host name."""
+    """Add the account to an endpoint: an emulator has it in the path, the cloud in the host name."""
     if not endpoint:
         return None
     scheme, _, rest = endpoint.rpartition("://")

@@ -1,4 +1,4 @@
-"""For how long a request to a store is tried."""
+"""The timeout after which a request to a store is no longer retried."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hindcast.errors import StorageError
 
 TIMEOUT_VARIABLE: Final = "HINDCAST_STORAGE_TIMEOUT"
 INITIAL_BACKOFF_SECONDS: Final = 0.2
-"""Before the second try; pauses double."""
+"""Pause before the first retry; later pauses double."""
 _DEFAULT_SECONDS: Final = 60.0
 
 
 def retry_timeout_seconds() -> float:
-    """Seconds for which a request is tried: `HINDCAST_STORAGE_TIMEOUT`, by default 60.
+    """Return for how many seconds a request is retried: `HINDCAST_STORAGE_TIMEOUT`, by default 60.
 
     Raises:
         StorageError: the variable is not a positive number.

@@ -1,4 +1,4 @@
-"""Rows in order to blocks of complete episodes."""
+"""Assemble rows into blocks of complete episodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ _FINAL_OBS_REMEDIES: Final = (
 
 
 def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
-    """Complete episodes of all their rows in stored order, with what was found; no block where none is left.
+    """Assemble complete episodes.
+
+    Args:
+        steps: all rows of the episodes, in stored order.
+        rules: the rules for doing so.
+
+    Returns:
+        The episodes, or None if none are left; and the findings.
 
     Raises:
         DataError: rows that do not form complete episodes under the rules.
@@ -45,6 +52,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     if rules.spec.unfinished == "Drop":
         is_kept = ~np.isin(steps.episode[index], unfinished_episodes)
         index, is_start, t = index[is_kept], is_start[is_kept], t[is_kept]
+    # Stored and chained rows were ordered by their observations, so only `t` can contradict these.
     if "time" in order.orders and len(index):
         is_unlike = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
         if is_unlike.any():
@@ -53,7 +61,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
     if should_drop.any():
-        follower = np.flatnonzero(should_drop & ~is_start)  # of a row of the same episode
+        follower = np.flatnonzero(should_drop & ~is_start)  # those with an earlier row in their episode
         steps = _drop_last_steps(steps, index[follower - 1], index[follower])
         index, is_start, t = index[~should_drop], is_start[~should_drop], t[~should_drop]
     if not len(index):
@@ -86,11 +94,11 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
 
 
 def read_exported_file(location: Location, layout: str) -> Block:
-    """All episodes of a file in an exported layout, in its order.
+    """Read all episodes of a file in an exported layout, in its order.
 
     Raises:
-        DataError: it is damaged.
-        StorageError: it cannot be read.
+        DataError: the file is damaged.
+        StorageError: the file cannot be read.
     """
     file_format, options = FORMATS["Parquet" if layout == COLUMNS_LAYOUT else layout], ReadOptions()
     pieces = file_format.pieces(location, options)
@@ -124,7 +132,8 @@ def _unfinished_findings(
 
 
 def _find_unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
-    """Episodes whose last row neither terminates nor truncates them; under a filter every cut makes such pieces."""
+    """Return the episodes whose last row neither terminates nor truncates them."""
+    # With a filter every gap leaves such fragments, so they are not reported.
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)
     episode = steps.episode[order.index]
@@ -133,10 +142,10 @@ def _find_unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
 
 
 def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules) -> Bool:
-    """`[K]` rows in order that are the last of a piece, and whose next observation is not in the data.
+    """Return `[K]` True for the last rows of fragments whose next observation is not in the data.
 
     Raises:
-        DataError: another row has none, or the rules spare none.
+        DataError: another row lacks its next observation, or the rules require all of them.
     """
     if not has_next_obs(steps):
         return is_last
@@ -157,16 +166,15 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
 
 
 def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rules) -> dict[Kind, Any]:
-    """What is done with episodes' last rows, where the observation after them is not in the data."""
+    """Report the last rows of episodes whose next observation is not in the data."""
     rows: dict[Kind, I64] = {"zeros": zero_rows, "cut_off": dropped_rows}
     return {kind: rules.finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)}
 
 
 def _drop_last_steps(steps: Steps, new_last: I64, dropped_rows: I64) -> Steps:
-    """Steps in which rows end their episodes in place of those after them, which are left out.
+    """Make each row in `new_last` the last of its episode, in place of the following row, which is dropped.
 
-    Their next observations are those rows' observations, and they are cut off as those were. Where the data have no
-    next observations, all others that end an episode terminated it: theirs are zeros.
+    Its next observation is the dropped row's observation, and it is truncated as that row was.
     """
     truncated = steps.truncated.copy()
     truncated[new_last] = steps.truncated[dropped_rows]
@@ -174,6 +182,7 @@ def _drop_last_steps(steps: Steps, new_last: I64, dropped_rows: I64) -> Steps:
     for name in leaves_of(Columns.OBS, steps.columns):
         obs = steps.columns[name]
         recorded_next_obs = steps.columns.get(next_leaf(name))
+        # Without next observations in the data, all other last rows terminated their episodes: theirs are zeros.
         next_obs = (
             np.full_like(obs, "" if obs.dtype == object else 0)
             if recorded_next_obs is None
@@ -185,10 +194,10 @@ def _drop_last_steps(steps: Steps, new_last: I64, dropped_rows: I64) -> Steps:
 
 
 def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
-    """The steps, checked to have next observations of the same shape if they have any, in one dtype.
+    """Check the next observations, and convert them and the observations to a common dtype.
 
     Raises:
-        DataError: there are none, and they are required; or their dtype or shape differs.
+        DataError: next observations are required and missing, or their kind or shape differs.
     """
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
@@ -212,7 +221,7 @@ def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
             or (next_obs.dtype == object) != (obs.dtype == object)
         ):
             raise rules.input_error(
-                steps, f"{next_leaf(name)!r} is unlike {name!r}: both must have one dtype and one shape"
+                steps, f"{next_leaf(name)!r} differs from {name!r}: both must have the same dtype and shape"
             )
         if next_obs.dtype != obs.dtype:
             common = np.result_type(obs, next_obs)
@@ -233,7 +242,7 @@ def _columns(steps: Steps, index: I64, last: I64, episode_block: Block) -> dict[
 
 
 def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) -> NDArray[np.object_] | None:
-    """The details; of episodes that have none, who acted in their first rows."""
+    """Return the details; for episodes without any, the agent and module of their first rows."""
     actors = {name: steps.columns[name][first].tolist() for name in ACTOR_COLUMNS if name in steps.columns}
     if not actors:
         return details
@@ -242,7 +251,7 @@ def _with_actors(details: NDArray[np.object_] | None, steps: Steps, first: I64) 
         for names in zip(*actors.values(), strict=True)
     ]
     if details is not None:
-        texts = [str(own) or text for own, text in zip(details, texts, strict=True)]
+        texts = [str(detail) or text for detail, text in zip(details, texts, strict=True)]
     return np.array(texts, dtype=object) if any(texts) else None
 
 

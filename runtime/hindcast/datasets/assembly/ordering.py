@@ -1,4 +1,4 @@
-"""Which rows follow each other: by their timestep, as stored, or by chaining observations."""
+"""Order the rows of episodes: by timestep, as stored, or by chaining observations."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class RowOrder:
     """Rows in order. Shape suffix: K = rows that count.
 
     Attributes:
-        index: `[K]` row of the steps.
-        begins: `[K]` whether a piece begins with the row: an episode, or what follows a gap.
+        index: `[K]` index into the steps.
+        is_start: `[K]` True for the first row of a fragment: of an episode, or after a gap.
         t: `[K]` timestep.
         orders: see `Findings`.
-        found: see `Findings`.
+        findings: see `Findings.found`.
     """
 
     index: I64
@@ -48,10 +48,14 @@ class RowOrder:
 
 
 def order_rows(steps: Steps, rules: Rules) -> RowOrder:
-    """The rows of complete episodes, of which there is one at least, from stored order to theirs.
+    """Order the rows of complete episodes.
+
+    Args:
+        steps: at least one row, in stored order.
+        rules: the rules for ordering.
 
     Raises:
-        DataError: rows whose order is in doubt, that are missing, or that contradict each other.
+        DataError: the order of rows is in doubt, rows are missing, or rows contradict each other.
     """
     kind = rules.spec.order
     if kind == "Time" and steps.t is None:
@@ -59,7 +63,7 @@ def order_rows(steps: Steps, rules: Rules) -> RowOrder:
     if steps.t is not None and kind in ("Auto", "Time"):
         return _by_time(steps, rules)
     if kind == "Chain" and not rules.is_grouped:
-        raise rules.input_error(steps, "prepare.order is Chain, which takes 'eps_id'; name it by `schema`")
+        raise rules.input_error(steps, "prepare.order is Chain, which requires 'eps_id'; name it by `schema`")
     if rules.is_filtered and not has_next_obs(steps):
         raise rules.input_error(
             steps,
@@ -99,7 +103,7 @@ def _by_time(steps: Steps, rules: Rules) -> RowOrder:
 
 
 def _find_filter_gaps(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """`[K - 1]` pairs of rows between which a filter left some out, although `t` does not say so."""
+    """Return `[K - 1]` True for pairs of rows between which a filter dropped some, although `t` does not show it."""
     if not rules.is_filtered:
         return np.zeros(len(index) - 1, dtype=np.bool_)
     if not has_next_obs(steps):
@@ -124,11 +128,11 @@ def _cut_at_gaps(
 
     Args:
         steps: all rows.
-        rules: whether there may be gaps; those that a filter made are not reported.
-        index: `[K]` row of the steps.
-        gap: `[K - 1]` pairs of rows of one episode between which rows are missing.
-        missing: says what is missing between a pair.
-        t: `[K]` timesteps; counted from 0 if None, with one left out at each gap.
+        rules: whether gaps are allowed; those that a filter made are not reported.
+        index: `[K]` index into the steps.
+        is_gap: `[K - 1]` True for pairs of rows of one episode between which rows are missing.
+        describe_gap: describes what is missing between a pair.
+        t: `[K]` timesteps; if None, they are counted from 0, and one is skipped at each gap.
     """
     if is_gap.any() and not rules.should_split_gaps:
         first = int(np.flatnonzero(is_gap)[0])
@@ -152,7 +156,7 @@ def _cut_at_gaps(
 
 
 def breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """`[K - 1]` pairs of rows in different files whose second row is not the next row that the first names."""
+    """Return `[K - 1]` True for pairs of rows in different files whose second row does not follow the first."""
     pieces, piece_index = np.unique(steps.piece[index], return_inverse=True)
     file = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)[1][piece_index]
     pairs = np.flatnonzero(file[1:] != file[:-1])
@@ -162,7 +166,7 @@ def breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
 
 
 def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rules: Rules) -> None:
-    """Make sure that rows without an id, which t alone puts together, do not contradict each other between files."""
+    """Check that rows without ids, which only `t` joins, do not contradict each other from file to file."""
     pairs = np.flatnonzero(is_same_episode & breaks_between_files(steps, index, rules))
     if len(pairs):
         last = rules.paths[int(steps.piece[index[pairs[0]]])]
@@ -176,7 +180,7 @@ def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rul
 
 
 def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
-    """The rows without those that repeat the one before: the same episode, timestep, and all else."""
+    """Drop rows that repeat the previous row in episode, timestep and all columns."""
     assert steps.t is not None
     episode, t = steps.episode[index], steps.t[index]
     repeats = np.flatnonzero((episode[1:] == episode[:-1]) & (t[1:] == t[:-1])) + 1
@@ -189,33 +193,38 @@ def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, d
         raise rules.row_error(
             steps,
             int(second_rows[first]),
-            f"the timestep is there twice, with other content in {rules.finding(steps, first_rows[first : first + 1])}: "
-            "are episode ids unique?",
+            "the timestep occurs twice, with different content in "
+            f"{rules.finding(steps, first_rows[first : first + 1])}: are episode ids unique?",
         )
     problem = f"it repeats {rules.finding(steps, first_rows[:1])}"
     return np.delete(index, repeats), _repeat_findings(steps, second_rows, rules, "duplicates", problem)
 
 
 def _by_stored_order(steps: Steps, rules: Rules, chain: bool) -> RowOrder:
-    """By stored order; with `chain`, episodes whose rows are not in order are chained if that is possible."""
+    """Order rows as they are stored; with `chain`, episodes out of order are chained if possible."""
     index, findings = _drop_repeated_runs(steps, np.argsort(steps.episode, kind="stable"), rules)
-    chained = np.zeros(0, dtype=np.int64)
-    is_gap, is_restart = _find_breaks(steps, index, chained)
+    chained_ids = np.zeros(0, dtype=np.int64)
+    is_gap, is_restart = _find_breaks(steps, index, chained_ids)
     broken_episodes = np.unique(steps.episode[index][1:][is_gap | is_restart])
     if chain and len(broken_episodes) and has_next_obs(steps):
-        chained, rows = chained_episodes(steps, broken_episodes)
-        is_chained = np.isin(steps.episode[index], chained)
+        chained_ids, rows = chained_episodes(steps, broken_episodes)
+        is_chained = np.isin(steps.episode[index], chained_ids)
         findings |= _duplicate_findings(steps, np.sort(index[is_chained & ~np.isin(index, rows)]), rules)
         index = np.concatenate([index[~is_chained], rows])
         index = index[np.argsort(steps.episode[index], kind="stable")]
-        is_gap, _ = _find_breaks(steps, index, chained)
+        is_gap, _ = _find_breaks(steps, index, chained_ids)
     order = _cut_at_gaps(steps, rules, index, is_gap & (not rules.should_join_gaps), lambda _: _ORDER_PROBLEM)
-    orders = {"stored": len(np.unique(steps.episode[index])) - len(chained), "chain": len(chained)}
+    orders = {"stored": len(np.unique(steps.episode[index])) - len(chained_ids), "chain": len(chained_ids)}
     return replace(order, orders=orders, findings=findings | order.findings)
 
 
 def _find_breaks(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
-    """`[K - 1]` pairs of one episode, unless it was chained, whose second row does not follow, or follows an end."""
+    """Find breaks in the episodes that were not chained.
+
+    Returns:
+        `[K - 1]` True for pairs whose second row does not follow the first, and for pairs whose first row ends the
+        episode.
+    """
     episode, is_end = steps.episode[index], steps.is_end[index]
     is_same_episode = (episode[1:] == episode[:-1]) & ~np.isin(episode[1:], chained)
     return is_same_episode & ~is_end[:-1] & ~follows(steps, index[:-1], index[1:]), is_same_episode & is_end[
@@ -224,7 +233,7 @@ def _find_breaks(steps: Steps, index: I64, chained: I64) -> tuple[Bool, Bool]:
 
 
 def _drop_repeated_runs(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[Kind, Finding]]:
-    """The rows without runs, from one end of their episode to the next, that repeat an earlier one of it."""
+    """Drop runs of rows, from one end of their episode to the next, that repeat an earlier run of it."""
     episode, is_end = steps.episode[index], steps.is_end[index]
     is_head = np.append(True, (episode[1:] != episode[:-1]) | is_end[:-1])
     is_repeated = repeated_runs(steps, index, is_head)
@@ -235,7 +244,7 @@ def _drop_repeated_runs(steps: Steps, index: I64, rules: Rules) -> tuple[I64, di
 
 
 def _repeat_findings(steps: Steps, rows: I64, rules: Rules, kind: Kind, problem: str) -> dict[Kind, Finding]:
-    """Rows that do not count, unless the rules refuse them: what the first of them does, says the refusal."""
+    """Report rows that do not count, or refuse them if the rules say so; `problem` describes the first."""
     if not len(rows):
         return {}
     if rules.spec.duplicates == "Refuse":
@@ -244,12 +253,12 @@ def _repeat_findings(steps: Steps, rows: I64, rules: Rules, kind: Kind, problem:
 
 
 def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[Kind, Finding]:
-    """Rows that do not count, since they repeat others that were chained."""
+    """Report rows that do not count because they repeat chained rows."""
     return _repeat_findings(steps, rows, rules, "duplicates", "it repeats another row")
 
 
 def _by_chains(steps: Steps, rules: Rules) -> RowOrder:
-    """By chaining alone; rows of an episode in several chains are pieces of it."""
+    """Order rows only by chaining; several chains of an episode become fragments."""
     if not has_next_obs(steps):
         raise rules.input_error(steps, "the data have no 'new_obs', which prepare.order Chain uses")
     all_rows = np.arange(len(steps))

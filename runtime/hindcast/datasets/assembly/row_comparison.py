@@ -1,4 +1,4 @@
-"""Comparing rows, many at a time: which repeat others, and which follow others, so that they are chained."""
+"""Compare many rows at a time: which repeat others, and which follow others and so form chains."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _AT_ONCE = 1 << 16
 
 
 def with_flags(steps: Steps) -> dict[str, Array]:
-    """All that the rows hold: their columns, and how they end."""
+    """Return the rows' columns, with terminated and truncated as two more."""
     ends = {Columns.TERMINATEDS: steps.terminated, Columns.TRUNCATEDS: steps.truncated}
     return {**steps.columns, **ends}
 
 
 def rows_equal(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
-    """`[n]` whether two rows hold the same content (`canonical`), flags included."""
+    """Return `[n]` True for pairs of rows with the same content (see `canonicalise`), including flags."""
     is_equal = np.ones(len(first_rows), dtype=np.bool_)
     for name, column in with_flags(steps).items():
         is_equal &= values_equal(column, first_rows, column, second_rows, partial(canonicalise, name))
@@ -34,7 +34,7 @@ def rows_equal(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
 
 
 def follows(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
-    """`[n]` whether a row's next observation is the other row's observation; True where the data do not say."""
+    """Return `[n]` True if a row's next observation is the other row's observation, or is not in the data."""
     is_equal = np.ones(len(first_rows), dtype=np.bool_)
     for name in leaves_of(Columns.OBS, steps.columns):
         next_obs = steps.columns.get(next_leaf(name))
@@ -46,17 +46,21 @@ def follows(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
 def values_equal(
     a: Array, rows_a: I64, b: Array, rows_b: I64, convert: Callable[[Array], Array] = np.asarray
 ) -> Bool:
-    """`[n]` whether rows of two columns are equal, once they have a form: bit for bit, so that NaN equals NaN."""
+    """Return `[n]` True for rows of two columns that are equal after conversion, bit for bit: NaN equals NaN."""
+    # In parts, so that the copies of the compared rows stay small.
     is_equal = np.empty(len(rows_a), dtype=np.bool_)
     for first in range(0, len(rows_a), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
-        left, right = convert(a[rows_a[part]]), convert(b[rows_b[part]])
-        is_equal[part] = left == right if a.dtype == object else (_bits(left) == _bits(right)).all(axis=1)
+        values_a, values_b = convert(a[rows_a[part]]), convert(b[rows_b[part]])
+        if a.dtype == object:
+            is_equal[part] = values_a == values_b
+        else:
+            is_equal[part] = (_bits(values_a) == _bits(values_b)).all(axis=1)
     return is_equal
 
 
 def _bits(rows: Array) -> Array:
-    """`[n, words]` the rows' bytes, in words as wide as their length allows."""
+    """View `[n, words]` the rows' bytes, in words as wide as their length allows."""
     size = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
     if not size or not len(rows):
         return np.zeros((len(rows), 0), dtype=np.uint8)
@@ -65,7 +69,7 @@ def _bits(rows: Array) -> Array:
 
 
 def row_hashes(columns: list[Array]) -> NDArray[np.uint64]:
-    """`[R]` 64-bit hash of each row over all columns."""
+    """Return `[R]` a 64-bit hash of each row over all columns."""
     hash_values = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
     for column in columns:
         words = _text_hashes(column) if column.dtype == object else _bits(column)
@@ -75,7 +79,7 @@ def row_hashes(columns: list[Array]) -> NDArray[np.uint64]:
 
 
 def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser: each bit of the result depends on all bits of the value."""
+    """Mix bits by splitmix64's finaliser: each bit of the result depends on all bits of the value."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -87,12 +91,12 @@ def _text_hashes(column: Array) -> NDArray[np.uint64]:
 
 
 def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
-    """`[K]` rows of runs that hold the same as an earlier run of their episode, row for row.
+    """Return `[K]` True for rows of runs that equal an earlier run of their episode, row for row.
 
     Args:
-        steps: what the rows are of.
-        index: `[K]` rows of the steps; those of an episode are adjacent.
-        heads: `[K]` where a run begins.
+        steps: all rows.
+        index: `[K]` index into the steps; rows of an episode are adjacent.
+        heads: `[K]` True for the first row of a run.
     """
     starts = np.flatnonzero(heads)
     stops = np.append(starts[1:], len(index))
@@ -108,11 +112,12 @@ def repeated_runs(steps: Steps, index: I64, heads: Bool) -> Bool:
 
 
 def distinct_rows(steps: Steps, rows: I64) -> I64:
-    """The rows (one at least), without those that hold the same as an earlier one of their episode."""
+    """Drop rows with the content of an earlier row of their episode; there must be at least one row."""
     content_hashes = row_hashes(
         [canonicalise(name, column[rows]) for name, column in with_flags(steps).items()]
     )
     hash_values = mix(content_hashes ^ mix(steps.episode[rows].astype(np.uint64)))
+    # Equal rows become neighbours by their hashes; content is compared only where hashes are equal.
     order = np.argsort(hash_values, kind="stable")
     sorted_rows = rows[order]
     earlier, later = sorted_rows[:-1], sorted_rows[1:]
@@ -124,7 +129,7 @@ def distinct_rows(steps: Steps, rows: I64) -> I64:
 
 
 def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
-    """The content of runs of rows, wherever they are."""
+    """Compute digests of the content of runs of rows."""
     index = np.concatenate(runs)
     stops = np.cumsum([len(run) for run in runs])
     bounds = [("", stop - len(run), stop) for run, stop in zip(runs, stops.tolist(), strict=True)]
@@ -133,12 +138,12 @@ def _contents(steps: Steps, runs: Sequence[I64]) -> list[Hashable]:
 
 
 class Chains(NamedTuple):
-    """Rows by episode, chain and place in it. Shape suffix: K = rows that count.
+    """Rows sorted by episode, chain and position in the chain. Shape suffix: K = rows that count.
 
     Attributes:
-        rows: `[K]` which they are.
-        chain: `[K]` which chain of its episode the row is in; chains are numbered as their first stored rows are.
-        ambiguous: `[K]` rows of episodes in which an observation occurs twice, or rows form a circle.
+        rows: `[K]` index into the steps.
+        chain: `[K]` number of the row's chain in its episode, by the order of the chains' first stored rows.
+        is_ambiguous: `[K]` True for rows of episodes in which an observation occurs twice, or rows form a circle.
     """
 
     rows: I64
@@ -147,12 +152,12 @@ class Chains(NamedTuple):
 
 
 def has_next_obs(steps: Steps) -> bool:
-    """Whether the data have next observations."""
+    """Return True if the data have next observations."""
     return bool(leaves_of(Columns.NEXT_OBS, steps.columns))
 
 
 def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
-    """Of some episodes those whose rows make one chain, which ends where the episode does; and their rows in order."""
+    """Return those of the episodes whose rows form one chain that ends with the episode, and their rows in order."""
     chains = chains_of(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
     episode = steps.episode[chains.rows]
     is_last = np.append(episode[1:] != episode[:-1], True)
@@ -162,11 +167,8 @@ def chained_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
 
 
 def chains_of(steps: Steps, rows: I64) -> Chains:
-    """The chains that some rows make in each episode.
-
-    Rows that hold the same as another count once: an episode that came to the same transition twice would be a
-    circle, and no chain.
-    """
+    """Find the chains that some rows form in each episode; equal rows count once."""
+    # An episode that repeats a transition would be a circle, not a chain.
     rows = distinct_rows(steps, rows)
     chain, position, is_ambiguous = _link_rows(steps.take(rows))
     order = np.lexsort((position, chain, steps.episode[rows]))
@@ -174,7 +176,7 @@ def chains_of(steps: Steps, rows: I64) -> Chains:
 
 
 def _link_rows(steps: Steps) -> tuple[I64, I64, Bool]:
-    """`[R]` each: a row's chain, its place in that, and whether it is ambiguous; see `Chains`."""
+    """Return, `[R]` each, a row's chain, its position in the chain, and whether it is ambiguous; see `Chains`."""
     count = len(steps)
     names = leaves_of(Columns.OBS, steps.columns)
     episode_hash = mix(steps.episode.astype(np.uint64))
@@ -202,7 +204,8 @@ def _link_rows(steps: Steps) -> tuple[I64, I64, Bool]:
 
 
 def _rank_in_chain(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]:
-    """`[R]` each: how far a row is from its chain's end, that end, and whether there is none (pointer doubling)."""
+    """Return, `[R]` each, a row's distance from the end of its chain, that end, and whether the chain has no end."""
+    # Pointer doubling: log2(R) passes over arrays instead of a walk from row to row.
     distance, end = has_successor.astype(np.int64), successor
     for _ in range(math.ceil(math.log2(len(successor) + 1))):
         if (end == end[end]).all():
@@ -212,7 +215,7 @@ def _rank_in_chain(successor: I64, has_successor: Bool) -> tuple[I64, I64, Bool]
 
 
 def _number_chains(episode: I64, first: I64) -> I64:
-    """`[R]` the number of each row's chain in its episode, by the chains' first rows."""
+    """Return `[R]` the number of each row's chain in its episode, by the chains' first rows."""
     order = np.lexsort((first, episode))
     is_first = np.append(True, episode[order][1:] != episode[order][:-1])
     is_new_chain = np.append(False, first[order][1:] != first[order][:-1])

@@ -1,4 +1,4 @@
-"""`Steps`: rows of many files on their way into episodes. Shape suffix: R = rows."""
+"""`Steps`, rows of many files to be assembled into episodes. Shape suffix: R = rows."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _PER_ROW: Final = ("terminated", "truncated", "next_missing", "piece", "row")
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Timesteps, each with the episode that it belongs to and the place that it was read from.
+    """Timesteps, each with its episode and the location that it was read from.
 
     Attributes:
         columns: as those of `Rows`, `[R, *shape]` each.
-        episode: `[R]` index into `names`.
-        names: episode ids, object array of `str`, each once.
+        episode: `[R]` index into `episode_ids`.
+        episode_ids: object array of distinct `str`.
         t: `[R]` as in `Rows`.
         terminated: `[R]` as in `Rows`.
         truncated: `[R]` as in `Rows`.
         next_missing: `[R]` as in `Rows`.
         piece: `[R]` number of the piece that the row was read from; pieces are numbered in stored order.
-        row: `[R]` its number in its file.
+        row: `[R]` number of the row in its file.
     """
 
     columns: dict[str, Array]
@@ -52,17 +52,17 @@ class Steps:
 
     @property
     def has_step_index(self) -> bool:
-        """Whether `t` counts the timesteps: the next one's is one more. Dates and times only order them."""
+        """True if `t` counts timesteps in steps of one; dates and times only order them."""
         return self.t is not None and self.t.dtype.kind != "M"
 
     @property
     def is_end(self) -> Bool:
-        """`[R]` whether the episode ends with the row."""
+        """`[R]` True for rows that end their episode."""
         return self.terminated | self.truncated
 
     @classmethod
     def from_rows(cls, rows: Rows, piece: int) -> Steps:
-        """Rows that say which episode they belong to."""
+        """Make steps of rows with episode ids."""
         episode, episode_ids = encode_ids(rows.eps_id)
         return cls(
             columns=rows.columns,
@@ -77,15 +77,16 @@ class Steps:
         )
 
     def take(self, index: Array | slice) -> Steps:
-        """The rows at an index (or under a mask), in its order; those of a slice are not copied."""
+        """Take rows by index, mask or slice, in its order; a slice is not copied."""
         arrays: dict[str, Any] = {name: getattr(self, name)[index] for name in ("episode", *_PER_ROW)}
         columns = {name: column[index] for name, column in self.columns.items()}
         return replace(self, columns=columns, t=None if self.t is None else self.t[index], **arrays)
 
     def split(self, partitions: int) -> dict[int, Steps]:
-        """The rows (one at least) of each partition that has any; rows of one episode are in one, whoever asks."""
+        """Split rows by a hash of their episode's id into partition -> its rows; empty partitions are left out."""
         if partitions == 1:
             return {0: self}
+        # Not Python's `hash`, which differs from process to process.
         partition_of_id = np.array(
             [zlib.crc32(name.encode()) % partitions for name in self.episode_ids], dtype=np.int64
         )
@@ -100,14 +101,14 @@ class Steps:
 
     @classmethod
     def concat(cls, parts: Sequence[Steps], paths: Sequence[str]) -> Steps:
-        """All rows, in order.
+        """Concatenate steps, in order.
 
         Args:
-            parts: one at least, none of them empty.
-            paths: of each piece, the file.
+            parts: at least one, none of them empty.
+            paths: file of each piece.
 
         Raises:
-            DataError: parts of different columns or shapes; some with `t` and some without.
+            DataError: parts differ in columns or shapes, or only some have `t`.
         """
         if len(parts) == 1:
             return parts[0]
@@ -139,19 +140,19 @@ class Steps:
         return replace(self, columns={**self.columns, name: empty_texts})
 
     def find_scattered_episode(self) -> str | None:
-        """The id of an episode whose rows are not adjacent; None if all episodes' are."""
+        """Return the id of an episode whose rows are not adjacent; None if there is no such episode."""
         run_starts = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
         episodes, counts = np.unique(self.episode[run_starts], return_counts=True)
         return str(self.episode_ids[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
 
     def compact(self) -> Steps:
-        """The same rows, without names that none of them has."""
+        """Return the same rows without the episode ids that none of them has."""
         used_ids, episode = np.unique(self.episode, return_inverse=True)
         return replace(self, episode=episode, episode_ids=self.episode_ids[used_ids])
 
 
 def encode_ids(texts: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]:
-    """`[R]` which of the distinct texts each is, and these, in the order in which they first occur."""
+    """Return `[R]` the index of each text among the distinct texts, and these, in the order of first occurrence."""
     assert texts is not None
     dictionary_array = pa.array(texts, pa.large_string(), from_pandas=False).dictionary_encode()
     distinct_texts = np.array(dictionary_array.dictionary.to_pylist(), dtype=object)
@@ -162,7 +163,7 @@ def _check_compatible(parts: Sequence[Steps], paths: Sequence[str]) -> None:
     for part in parts[1:]:
         difference = _difference(parts[0], part)
         if difference:
-            files = " and ".join(dict.fromkeys(paths[int(one.piece[0])] for one in (parts[0], part)))
+            files = " and ".join(dict.fromkeys(paths[int(steps.piece[0])] for steps in (parts[0], part)))
             raise DataError(f"{files} differ: {difference}")
 
 

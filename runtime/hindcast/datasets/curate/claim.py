@@ -1,4 +1,4 @@
-"""Whose a folder is: its mark says what its data are made of, and nothing is mixed in."""
+"""Claim a folder for one output: its owner file names the source and the options, and nothing else is mixed in."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _REMEDY: Final = "give another folder, or --replace it (which deletes only what 
 
 
 def claim(target: Target, digest: str) -> None:
-    """Mark the folder as that of some data, unless it has this mark already.
+    """Claim the folder for data with a digest, unless it is already claimed for them.
 
     Raises:
-        OutputConflict: something else is there.
+        OutputConflict: the folder holds something else.
     """
     if is_claimed(target, digest):
         return
     if _holds_data(target.folder):
+        # The lock of this process is in the folder, too.
         clear_dataset(target.folder, keep=(LOCK,))
     output_spec = _output_spec(target, digest)
     mark = {"resource": "hindcast data", "specHash": _hash(output_spec), "spec": output_spec}
@@ -35,10 +36,10 @@ def claim(target: Target, digest: str) -> None:
 
 
 def is_claimed(target: Target, digest: str) -> bool:
-    """Whether the folder has the mark that `claim` gives it; it raises what `claim` would.
+    """Return True if the folder is already claimed for data with this digest.
 
     Raises:
-        OutputConflict: something else is there.
+        OutputConflict: the folder holds something else, so that `claim` would fail.
     """
     folder = target.folder
     owner = read_owner(folder.child(FOLDER))
@@ -56,11 +57,7 @@ def is_claimed(target: Target, digest: str) -> bool:
 
 
 def _output_spec(target: Target, digest: str) -> dict[str, Any]:
-    """What the files depend on.
-
-    Args:
-        digest: of the data.
-    """
+    """Return everything that the files depend on, for data with this digest."""
     return {
         "data": digest,
         "format": target.format,
@@ -78,7 +75,7 @@ def _holds_data(folder: Location) -> bool:
 def _describe_owner(owner: Mapping[str, Any] | None) -> str:
     resource = (owner or {}).get("resource")
     if resource == "hindcast data":
-        return "data that were made from something else, or with other options"
+        return "data made from a different source or with different options"
     return f"the recording of {resource}" if resource else "a recording"
 
 

@@ -1,4 +1,4 @@
-"""Datasets made of others: all of their episodes, some of them, merged or split. Each is written in any format."""
+"""Write new datasets, in any format, from all or some episodes of others, merged or split."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def convert_data(
     hooks: Hooks = NO_HOOKS,
     choose: Callable[[Dataset], Dataset] = lambda dataset: dataset,
 ) -> WriteResult:
-    """Write all that is read, or the episodes that `choose` gives of them, such as `Dataset.filter` does.
+    """Write the data of a reading, or the episodes that `choose` selects from them, such as by `Dataset.filter`.
 
     Raises:
-        SpecError: a destination that overlaps a source.
-        UserError: as `write`, and what cannot be read or chosen.
+        SpecError: the destination overlaps a source.
+        UserError: as `write`, or the data cannot be read or selected.
     """
     _check_overlap([reading], [target.folder])
     return _write(choose(open_data(reading, hooks=hooks)), [reading], target, hooks)
@@ -39,7 +39,7 @@ def convert_data(
 def merge_data(
     readings: Sequence[Reading], target: Target, on_conflict: OnConflict = "Refuse", hooks: Hooks = NO_HOOKS
 ) -> WriteResult:
-    """Write several sources as one; see `merge`."""
+    """Write several sources as one dataset; see `merge`."""
     _check_overlap(readings, [target.folder])
     dataset = merge([open_data(reading, hooks=hooks) for reading in readings], on_conflict)
     return _write(dataset, readings, target, hooks)
@@ -54,27 +54,28 @@ def split_data(
     seed: int = 0,
     hooks: Hooks = NO_HOOKS,
 ) -> tuple[WriteResult, WriteResult]:
-    """Write a share of the episodes to one folder and the rest to another; see `Dataset.split`."""
+    """Write a fraction of the episodes to one folder and the rest to another; see `Dataset.split`."""
     _check_overlap([reading], [rest_target.folder, fraction_target.folder])
     parts = list(
         zip(
             open_data(reading, hooks=hooks).split(fraction, seed), (rest_target, fraction_target), strict=True
         )
     )
+    # Both targets are checked before either is written.
     for part, target in parts:
         check_target(part, target)
     first, second = (_write(part, [reading], target, hooks) for part, target in parts)
     return first, second
 
 
-def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, watch: Hooks) -> WriteResult:
+def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, hooks: Hooks) -> WriteResult:
     for note in dataset.notes:
-        watch.note(note)
-    return write(dataset, target, _common_origin(readings), watch)
+        hooks.note(note)
+    return write(dataset, target, _common_origin(readings), hooks)
 
 
 def _common_origin(readings: Sequence[Reading]) -> dict[str, Any]:
-    """What the manifests of all sources agree on about where the data come from."""
+    """Return the fields about the data's origin in which the manifests of all sources agree."""
     manifests = [read_manifest(source) for reading in readings for source in reading.locations]
     known_manifests = [manifest for manifest in manifests if manifest is not None]
     if not known_manifests or len(known_manifests) < len(manifests):
@@ -87,13 +88,13 @@ def _common_origin(readings: Sequence[Reading]) -> dict[str, Any]:
 
 
 def _check_overlap(readings: Sequence[Reading], targets: Sequence[Location]) -> None:
-    """Make sure that no destination is, contains or is inside a source or another destination."""
+    """Check that no destination equals, contains or is inside a source or another destination."""
     sources = [source for reading in readings for source in reading.locations]
     for number, target in enumerate(targets):
-        for other in (*sources, *targets[:number]):
-            if _is_inside(target, other) or _is_inside(other, target):
+        for location in (*sources, *targets[:number]):
+            if _is_inside(target, location) or _is_inside(location, target):
                 raise SpecError(
-                    f"{target} and {other} are the same folder, or one is in the other: write to a separate folder"
+                    f"{target} and {location} are the same folder, or one is in the other: write to a separate folder"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Inspecting data of any kind: directly if they are complete episodes in order, else what was prepared from them."""
+"""Inspect data of any kind: directly if they are complete episodes in order, else after preparing them."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from hindcast.storage.location import Location
 def inspect_data(
     reading: Reading, *, sample_limit: int | None = SAMPLE_STEPS, hooks: Hooks = NO_HOOKS
 ) -> Summary:
-    """All that is in data, and all that is wrong with them.
+    """Summarise data and find all problems in them.
 
     Args:
-        reading: what is read, and how.
-        sample_limit: about how many timesteps to look at; None reads everything.
-        watch: notified of progress in preparing, then in inspecting.
+        reading: what to read, and how.
+        sample_limit: approximate number of timesteps to read; None reads everything.
+        hooks: notified of progress in preparing, then in inspecting.
 
     Raises:
-        DataError: nothing there, or foreign data that cannot be prepared. Of several files, the bad ones are problems.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist, or foreign data cannot be prepared. Bad files among several become problems.
+        StorageError: storage refuses or fails.
     """
     finder = Finder()
     try:
-        opened = open_reading(reading, hooks=hooks, verify=sample_limit is None, finder=finder)
+        opened_data = open_reading(reading, hooks=hooks, verify=sample_limit is None, finder=finder)
     except DataError as error:
         return _inspect_file_by_file(reading, finder, error, sample_limit, hooks)
-    notes = [DataProblem(severity="info", message=note) for note in opened.notes]
-    dataset, problems = survey(opened.files, reading.options.columns)
+    notes = [DataProblem(severity="info", message=note) for note in opened_data.notes]
+    dataset, problems = survey(opened_data.files, reading.options.columns)
     progress = partial(hooks.progress, "Looking")
     summary = summarise(dataset, sample_limit, known_problems=[*notes, *problems], progress=progress)
-    if not opened.is_prepared:
+    if not opened_data.is_prepared:
         return summary
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)
-    formats = tuple(sorted({one.format.name for one in recognised_files}))
+    formats = tuple(sorted({file.format.name for file in recognised_files}))
     warnings = [
         DataProblem(severity="warning", kind="incomplete", message=message)
-        for message in opened.unfinished_notes
+        for message in opened_data.unfinished_notes
     ]
     return summary.model_copy(
         update={
-            "prepared": str(opened.paths[0]),
+            "prepared": str(opened_data.paths[0]),
             "layouts": formats or summary.layouts,
             "problems": sort_by_severity([*warnings, *summary.problems]),
         }
@@ -66,12 +66,12 @@ def inspect_data(
 
 
 def _inspect_file_by_file(
-    reading: Reading, finder: Finder, error: DataError, sample_limit: int | None, watch: Hooks
+    reading: Reading, finder: Finder, error: DataError, sample_limit: int | None, hooks: Hooks
 ) -> Summary:
-    """What is wrong with each file, and the summary of the others.
+    """Find the problem of each file, and summarise the other files.
 
     Raises:
-        DataError: the given error, if there is nothing to add.
+        DataError: the given error, if this finds no more.
     """
     if reading.is_plain:
         is_foreign = isinstance(finder.error, UnknownLayoutError)
@@ -85,7 +85,7 @@ def _inspect_file_by_file(
     try:
         has_keys = any(
             place.keys for place in find_source_files(reading)
-        )  # files on their own would lose these
+        )  # a file opened by itself would lose its keys
         files, problems = _find_usable_files(reading) if not has_keys else ([], [])
     except DataError:
         raise error from None
@@ -94,7 +94,7 @@ def _inspect_file_by_file(
     if files:
         try:
             summary_of_rest = inspect_data(
-                replace(reading, paths=tuple(files)), sample_limit=sample_limit, hooks=watch
+                replace(reading, paths=tuple(files)), sample_limit=sample_limit, hooks=hooks
             )
         except DataError as together:
             problems.append(DataProblem(severity="error", kind="unreadable", message=str(together)))
@@ -106,11 +106,14 @@ def _inspect_file_by_file(
 
 
 def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProblem]]:
-    """Read every file of an input to its end: those that can be used together, and what is wrong with the others.
+    """Read every file of an input to its end.
+
+    Returns:
+        The files that can be used together, and the problems of the others.
 
     Raises:
-        DataError: nothing is there.
-        StorageError: storage that refuses or fails.
+        DataError: a path does not exist.
+        StorageError: storage refuses or fails.
     """
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)
     described_files: list[DescribedFile] = []
@@ -125,7 +128,7 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
 
 
 def _describe_source(source: RecognisedFile) -> DescribedFile:
-    """A file's spaces, and the kinds of its columns."""
+    """Describe a file by its spaces and the kinds of its columns."""
     file_format, location, options = source
     spec, steps = file_format.describe(location), 0
     for piece in file_format.pieces(location, options):
@@ -141,7 +144,7 @@ def _add_leaves(spec: DataSpec, part: Rows | Block, location: Location) -> DataS
     )
     difference = spec.difference(part_spec, can_widen=True) if spec.leaves else None
     if difference:
-        raise DataError(f"{location} differs from place to place: {difference}")
+        raise DataError(f"{location} differs from part to part: {difference}")
     return spec.merge(part_spec)
 
 
@@ -151,6 +154,6 @@ def inspect_paths(
     sample_limit: int | None = SAMPLE_STEPS,
     columns: Sequence[str] | None = None,
 ) -> Summary:
-    """`inspect_data` of files, folders and globs; with `columns`, of these alone."""
+    """Inspect files, folders and globs, see `inspect_data`; with `columns`, only these columns."""
     reading = Reading(tuple(paths), options=ReadOptions(columns=columns))
     return inspect_data(reading, sample_limit=sample_limit)

@@ -1,4 +1,4 @@
-"""What is kept of a leaf while a dataset is read: its range, its spread, and what is wrong with it."""
+"""Statistics of one leaf while a dataset is read: its range, its distribution, and its faults."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _JUDGED_COLUMNS = (Columns.OBS, Columns.ACTIONS)
 
 
 class LeafValues:
-    """One leaf of numbers.
+    """Statistics of one numeric leaf.
 
     Args:
-        name: of the leaf.
-        space: of the leaf, where known.
+        name: name of the leaf.
+        space: space of the leaf, if known.
     """
 
     def __init__(self, name: str, space: gym.Space | None) -> None:
@@ -48,7 +48,7 @@ class LeafValues:
         self._faults: dict[Kind, _FaultSummary] = {}
 
     def add(self, block: Block, locate: Locator) -> None:
-        """The leaf's column of the next block."""
+        """Add the leaf's column of the next block."""
         column = block.columns[self.name]
         if not len(column):
             return
@@ -70,7 +70,7 @@ class LeafValues:
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """Least and greatest value of all dimensions; None before any."""
+        """Minimum and maximum over all dimensions; None before the first value."""
         return None if self.low is None or not self.low.size else (self.low.min(), self.high.max())  # type: ignore[union-attr]
 
     @property
@@ -81,7 +81,7 @@ class LeafValues:
         return np.flatnonzero(self.low == self.high)
 
     def problems(self) -> Iterator[DataProblem]:
-        """Wrong values, and dimensions that never change."""
+        """Yield invalid values, and dimensions that never change."""
         for kind, fault in self._faults.items():
             yield self._problem(kind, fault)
         constant = self.constant_dimensions
@@ -116,8 +116,9 @@ class LeafValues:
         self._faults[fault.kind].num_rows += int(fault.mask.reshape(len(fault.mask), -1).any(axis=1).sum())
 
     def _problem(self, kind: Kind, fault: _FaultSummary) -> DataProblem:
-        """Actions of a Box are recorded as the policy gave them; observations often leave theirs a little."""
+        """Make the problem of a kind of fault."""
         severity: Severity = "error"
+        # Box actions are recorded before scaling and clipping, and observations often exceed their bounds a little.
         if kind == "outside-space" and isinstance(self.space, spaces.Box):
             severity = "info" if root(self.name) == Columns.ACTIONS else "warning"
         message = fault.sentence
@@ -132,7 +133,7 @@ class LeafValues:
 
 @dataclass
 class _FaultSummary:
-    """Values of a leaf that are wrong in one way: the first, and how many rows have any."""
+    """Invalid values of one kind: the first, and the number of rows with any."""
 
     location: EpisodeLocation
     sentence: str

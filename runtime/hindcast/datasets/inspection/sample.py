@@ -1,4 +1,4 @@
-"""Reading a part of a dataset that is spread evenly over it, one unit at a time."""
+"""Read a sample of a dataset, spread evenly over it, one unit at a time."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _SENTENCES: Final[tuple[tuple[Kind, Severity, str], ...]] = (
 )
 
 Progress = Callable[[int, int], None]
-"""Called with how many units are done, and how many there are."""
+"""Called with the number of units done and the number of units."""
 
 
 def sample_units(units: Sequence[Unit], sample_limit: int | None) -> list[Unit]:
-    """Units spread evenly over the dataset.
+    """Choose units spread evenly over the dataset.
 
     Args:
-        units: of the dataset.
-        sample_limit: about how many steps they have together; all units if None. They are of 1 GiB at most, and
-            eight at least.
+        units: all units of the dataset.
+        sample_limit: approximate number of their timesteps; all units if None. The sample has at most 1 GiB, but at
+            least eight units.
     """
     if sample_limit is None or not units:
         return list(units)
@@ -60,12 +60,11 @@ def sample_units(units: Sequence[Unit], sample_limit: int | None) -> list[Unit]:
 
 
 class Sample:
-    """What is kept of the units read.
+    """Statistics and problems of the sampled units.
 
     Args:
-        dataset: what is looked at.
-        sample_limit: about how many steps to read; all if None. The ids and ends of episodes are read of all units
-            if that costs little, that is, if they are separate columns.
+        dataset: the dataset.
+        sample_limit: approximate number of timesteps to read; all if None.
         progress: called after each unit.
     """
 
@@ -87,6 +86,7 @@ class Sample:
 
     def _read(self, sample_limit: int | None, progress: Progress | None) -> None:
         sampled_ids = {unit.id for unit in sample_units(self.dataset.units, sample_limit)}
+        # Ids and flags of all other episodes are read too if that costs little: if they are separate columns.
         can_read_heads = (
             self.dataset.layouts == (ARROW_EPISODES,) and len(self.dataset.units) <= _MAX_HEAD_UNITS
         )
@@ -143,7 +143,7 @@ class Sample:
 
 
 class EpisodeBounds:
-    """Ids, lengths, flags and beginnings of episodes, one block at a time."""
+    """Ids, lengths, flags and starts of episodes, added one block at a time."""
 
     def __init__(self) -> None:
         self.num_episodes = self.num_terminated = self.num_truncated = 0
@@ -153,7 +153,7 @@ class EpisodeBounds:
         self._blocks: list[tuple[int, Locator]] = []  # episodes up to each block's first
 
     def add(self, block: Block, locate: Locator) -> None:
-        """The next block's episodes."""
+        """Add the episodes of the next block."""
         self._ids.append(pa.array(block.eps_id, pa.large_string()))
         self._blocks.append((self.num_episodes, locate))
         self.num_episodes += block.num_episodes
@@ -174,7 +174,7 @@ class EpisodeBounds:
                 self._firsts[kind] = locate(episode), str(block.eps_id[episode])
 
     def problems(self) -> Iterator[DataProblem]:
-        """What is wrong with how episodes begin and end, and with their ids."""
+        """Yield problems of the episodes' starts, ends and ids."""
         for kind, severity, description in _SENTENCES:
             if not self._counts[kind]:
                 continue

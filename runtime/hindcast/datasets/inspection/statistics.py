@@ -1,4 +1,4 @@
-"""Distributions of values, for summaries: of arrays, and of values that arrive in parts."""
+"""Distributions of values for summaries: of arrays, and of values that arrive in parts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ F64 = NDArray[np.float64]
 
 
 class ValueDistribution(JsonModel):
-    """How values are spread; values that are not finite are left out.
+    """The distribution of finite values.
 
     Attributes:
-        count: how many.
-        min: the least.
-        mean: the mean.
-        median: the median.
-        max: the greatest.
+        count: number of values.
+        min: minimum.
+        mean: mean.
+        median: median.
+        max: maximum.
         std: population standard deviation.
-        edges: `[B + 1]` of the histogram; one bin for each value where few integers occur.
-        counts: `[B]` values in each bin; of an even part of them, where there are more than 262,144.
+        edges: `[B + 1]` edges of the histogram's bins; one bin for each value if they are few integers.
+        counts: `[B]` number of values in each bin; of an evenly spread part if there are more than 262,144 values.
     """
 
     count: int
@@ -40,17 +40,17 @@ class ValueDistribution(JsonModel):
 
     @classmethod
     def from_values(cls, values: NDArray[Any]) -> ValueDistribution | None:
-        """The distribution of an array's elements; None without any finite one."""
+        """Compute the distribution of an array's elements; None if none is finite."""
         spread = Spread()
         spread.add(values.reshape(-1, 1))
         return next(iter(spread.distributions()), None)
 
 
 class ThinnedRows:
-    """Rows that arrive in parts; those kept fit a limit: all, or every 2nd, 4th, … of them.
+    """Rows that arrive in parts, thinned to a limit: all, or every 2nd, 4th, … of them.
 
     Args:
-        most: rows to keep.
+        max_rows: maximum number of rows to keep.
     """
 
     def __init__(self, max_rows: int = _MAX_ROWS) -> None:
@@ -60,27 +60,27 @@ class ThinnedRows:
         self._stride = 1
 
     def add(self, rows: NDArray[Any]) -> None:
-        """The next rows; what is kept of them is copied."""
+        """Add rows; those that are kept are copied."""
         thinned_rows = rows[-self._num_seen % self._stride :: self._stride].copy()
         self._num_seen += len(rows)
         self._parts.append(thinned_rows)
         self._num_kept += len(thinned_rows)
         while self._num_kept > self._max_rows:
+            # Every second row again: those left are still spread evenly over all rows.
             self._parts = [np.concatenate(self._parts)[::2].copy()]
             self._num_kept = len(self._parts[0])
             self._stride *= 2
 
     @property
     def rows(self) -> NDArray[Any] | None:
-        """Those kept, in order; None before any came."""
+        """The kept rows, in order; None before the first."""
         return np.concatenate(self._parts) if self._parts else None
 
 
 class Spread:
-    """Distributions of each column of `[n, D]` values that come in parts.
+    """Distributions of each column of `[n, D]` values that arrive in parts.
 
-    Count, extremes, mean and deviation are of all values; median and histogram of a `Thinned` part of them. Means
-    and deviations are merged as in Chan, Golub and LeVeque (1983).
+    Count, extremes, mean and deviation are of all values, median and histogram of `ThinnedRows`.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Spread:
         self._high: Any = -np.inf
 
     def add(self, values: NDArray[Any]) -> None:
-        """The next `[n, D]` values, D the same each time; those that are not finite are left out."""
+        """Add `[n, D]` values, with the same D each time; values that are not finite are ignored."""
         if not len(values):
             return
         self._sample.add(values)
@@ -108,7 +108,7 @@ class Spread:
         self._merge(count, mean, squares)
 
     def distributions(self) -> list[ValueDistribution | None]:
-        """`[D]` one for each column; None for one without any finite value."""
+        """Compute `[D]` one distribution per column; None for a column without finite values."""
         rows = self._sample.rows
         if rows is None:
             return []
@@ -135,6 +135,7 @@ class Spread:
         )
 
     def _merge(self, count: NDArray[Any], mean: F64, squares: F64) -> None:
+        # Means and squared deviations are merged as in Chan, Golub and LeVeque (1983).
         total = np.maximum(self._count + count, 1)
         distance = mean - self._mean
         self._squares = self._squares + squares + distance**2 * self._count * count / total
@@ -145,6 +146,7 @@ class Spread:
 def _bin_edges(values: F64, low: float, high: float) -> F64:
     if high - low < _NUM_BINS and (values == np.round(values)).all() and low == round(low):
         return np.arange(low, high + 2) - 0.5
+    # No bins fit between neighbouring floats.
     if not high > np.nextafter(low, np.inf):
         return np.array([low - 0.5, low + 0.5])
     return np.linspace(low, high, _NUM_BINS + 1)

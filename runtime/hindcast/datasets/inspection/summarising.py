@@ -1,4 +1,4 @@
-"""A picture of a dataset: sizes, spaces, returns, lengths, actions, coverage, and what is wrong with it."""
+"""Summarise a dataset: sizes, spaces, returns, lengths, actions, coverage, and problems."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def summarise(
     known_problems: Sequence[DataProblem] = (),
     progress: Progress | None = None,
 ) -> Summary:
-    """Look at a dataset, reading units spread evenly over it one at a time.
+    """Summarise a dataset from units spread evenly over it, reading one at a time.
 
     Args:
-        dataset: what to look at.
-        sample_limit: about how many timesteps to read, of at least eight units; all if None.
-        found: problems known already.
-        progress: called with how many units are done, and how many there are.
+        dataset: the dataset.
+        sample_limit: approximate number of timesteps to read, of at least eight units; all if None.
+        known_problems: problems found earlier, to include.
+        progress: called with the number of units done and the number of units.
 
     Raises:
-        StorageError: storage that refuses or fails. Files that are damaged are problems.
+        StorageError: storage refuses or fails. Damaged files become problems.
     """
     spec = dataset.spec
     sample = Sample(dataset, sample_limit, progress)
@@ -138,7 +138,7 @@ def _finite(value: float) -> float | None:
 
 @np.errstate(all="ignore")
 def _range_shares(low: F64, high: F64, shown: NDArray[np.int64], space: gym.Space | None) -> F64:
-    """Of each shown dimension, its range over the width of the space's bounds; NaN where it has none."""
+    """Return each shown dimension's range over the width of the space's bounds; NaN for unbounded dimensions."""
     if not isinstance(space, spaces.Box):
         return np.full(len(shown), np.nan)
     low_bound, high_bound = (bound.ravel()[shown].astype(np.float64) for bound in (space.low, space.high))
@@ -147,7 +147,8 @@ def _range_shares(low: F64, high: F64, shown: NDArray[np.int64], space: gym.Spac
 
 
 def _coverage(leaves: Sequence[LeafValues], leaf_spaces: Spaces) -> Coverage | None:
-    """Of the observations that all leaves kept, joined; all kept the same ones."""
+    """Compute the coverage of the sampled observations, all leaves joined."""
+    # All leaves thin their rows alike, so row i of each belongs to the same observation.
     continuous_leaves = [
         leaf for leaf in leaves if not isinstance(leaf_spaces.get(leaf.name), spaces.Discrete)
     ]
@@ -174,7 +175,7 @@ def _action_leaves(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLeaf]:
 
 
 def _problems(sample: Sample) -> Iterator[DataProblem]:
-    """What the sample showed, and what opening the dataset said."""
+    """Yield the problems of the sample, and the notes of the dataset."""
     yield from sample.problems
     for leaf in sample.leaves.values():
         yield from leaf.problems()
@@ -186,17 +187,19 @@ def _problems(sample: Sample) -> Iterator[DataProblem]:
     for note in sample.dataset.notes:
         yield DataProblem(severity="info", kind="note", message=note)
     if sample.dataset.spec.leaves and Columns.ACTION_LOGP not in sample.dataset.spec.leaves:
-        message = f"there is no {Columns.ACTION_LOGP!r}: estimators that weigh by importance cannot be used"
+        message = (
+            f"{Columns.ACTION_LOGP!r} is not recorded: estimators that weight by importance cannot be used"
+        )
         yield DataProblem(severity="info", kind="no-logp", message=message)
 
 
 def coverage_of(observations: NDArray[Any]) -> Coverage | None:
     """Count `[n, D]` observations in a grid over their first two principal components.
 
-    Where one component has all but a thousandth of the variance, the grid is a row of cells along it.
+    If one component has all but a thousandth of the variance, the grid is a row of cells along it.
 
     Returns:
-        None if no dimension changes.
+        The coverage, or None if no dimension changes.
     """
     values = np.asarray(observations, dtype=np.float64)
     values = values[(np.abs(values) <= LARGEST_FLOAT32).all(axis=1)]
@@ -222,25 +225,29 @@ def coverage_of(observations: NDArray[Any]) -> Coverage | None:
 
 
 def _project_to_principal(z_scores: F64) -> tuple[F64, float]:
-    """`[n, 2]` (`[n, 1]` if one suffices) coordinates along the directions of most variance, and their share."""
+    """Project `[n, D]` values to the one or two principal components.
+
+    Returns:
+        Coordinates, `[n, 2]` or, if one component suffices, `[n, 1]`; and the explained fraction of the variance.
+    """
     variances, directions = np.linalg.eigh(z_scores.T @ z_scores / len(z_scores))
     count = 1 if len(variances) == 1 or variances[-2] < _NEGLIGIBLE_VARIANCE * variances[-1] else 2
     components = directions[:, ::-1][:, :count]
     signs = np.sign(
         components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])]
-    )  # of either, one
+    )  # an eigenvector's sign is arbitrary
     return z_scores @ (components * signs), float(variances[::-1][:count].sum() / variances.sum())
 
 
 def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gym.Space | None:
-    """The space of `obs` or `actions`, from dtypes, shapes and the least and greatest values.
+    """Guess the space of `obs` or `actions` from dtypes, shapes and extreme values.
 
-    A non-negative integer is Discrete, with as many values as the greatest says if int64 counts them; bytes of an array
-    are in [0, 255]; other integers are within what was found; floats are unbounded. Parts named 0, 1, … make a Tuple,
-    others a Dict.
+    A non-negative integer is Discrete up to the maximum, if the number of values fits int64. Arrays of uint8 are in
+    [0, 255], other integers between the extremes; floats are unbounded. Parts named 0, 1, … form a Tuple, others a
+    Dict.
 
     Returns:
-        None if a leaf is text, or there is none.
+        The space, or None if a leaf is text or the column has no leaves.
     """
     parts: dict[str, gym.Space] = {}
     for name in leaves_of(column, spec.leaves):
@@ -263,6 +270,8 @@ def _guess_leaf(dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds |
     if dtype == np.uint8 and shape:
         return spaces.Box(0, 255, shape, np.uint8)
     if not shape and low >= 0 and high < _INT64.max:
-        fits = np.can_cast(dtype, np.int64)  # uint64 is never in a space of int64, however small the value
+        fits = np.can_cast(
+            dtype, np.int64
+        )  # a uint64 value is never in a space of int64, however small it is
         return spaces.Discrete(int(high) + 1) if fits else spaces.Discrete(int(high) + 1, dtype=dtype.type)
     return spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype.type)

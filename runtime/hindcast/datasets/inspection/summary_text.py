@@ -1,4 +1,4 @@
-"""A summary's facts as people read them: on the terminal and in the HTML report."""
+"""The text of a summary, for the terminal and the HTML report."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from hindcast.datasets.inspection.summary import Coverage, Origin, Summary
 
 
 def facts(summary: Summary) -> dict[str, str]:
-    """Everything except distributions, by label; what is not known is left out."""
+    """Return label -> text of everything except distributions; unknown values are left out."""
     is_sampled = summary.sampled_episodes < summary.episodes
     values_by_label = {
         "format": ", ".join(summary.layouts) or None,
-        "prepared": None
-        if summary.prepared is None
-        else f"into {summary.prepared}, which the following describes",
+        "prepared": None if summary.prepared is None else f"copy in {summary.prepared} (described below)",
         "episodes": formatting.integer(summary.episodes),
         "timesteps": formatting.integer(summary.timesteps),
         "looked at": _describe_sample(summary) if is_sampled else None,
@@ -37,13 +35,13 @@ def facts(summary: Summary) -> dict[str, str]:
 
 
 def describe_coverage(coverage: Coverage) -> str:
-    """The numbers of a coverage in a sentence."""
+    """Describe a coverage in one sentence."""
     cells = len(coverage.counts) * len(coverage.counts[0])
     axes = "principal component" if cells == coverage.side else "two principal components"
     return (
+        f"{formatting.count(coverage.observations)} observations visit "
         f"{formatting.as_percentage(coverage.occupied)} of {cells} cells over the first {axes} "
-        f"({formatting.as_percentage(coverage.explained)} of the variance) hold any of "
-        f"{formatting.count(coverage.observations)} observations, "
+        f"({formatting.as_percentage(coverage.explained)} of the variance), "
         f"evenness {formatting.significant(round(coverage.evenness, 2))}"
     )
 

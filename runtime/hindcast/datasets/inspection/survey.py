@@ -1,4 +1,4 @@
-"""Data with faulty files: each file that cannot be used is a problem, the others are the dataset."""
+"""Survey data with faulty files: each unusable file becomes a problem, the others the dataset."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hindcast.storage.location import Location
 
 
 class Finder:
-    """Finds files as `find_files` for `ready`, and keeps what it found, good and bad, for a survey.
+    """A file finder for `open_reading` that remembers usable and unusable files for a survey.
 
     Attributes:
-        files: those that can be used; None if nothing could be found.
-        problems: what is wrong with the others.
-        error: why nothing could be found, or what is wrong with the first that cannot be used; it is raised.
+        files: the usable files; None if the search failed.
+        problems: problems of the other files.
+        error: the error that is raised: of the search, or of the first unusable file.
     """
 
     def __init__(self) -> None:
@@ -53,20 +53,20 @@ class Finder:
 def survey(
     data_files: DataFiles, columns: Sequence[str] | None = None
 ) -> tuple[EpisodeDataset, list[DataProblem]]:
-    """What files hold, and what is wrong with them.
+    """Make a dataset of the files that can be used together, and find the problems of files.
 
-    Files that differ in columns, dtypes, shapes or spaces are left to those that hold the most timesteps.
+    If files differ in columns, dtypes, shapes or spaces, the compatible ones with the most timesteps are used.
 
     Args:
-        found: the files, without those that cannot be used.
-        columns: those to look at; all if None.
+        data_files: the files, without unusable ones.
+        columns: the columns to inspect; all if None.
 
     Returns:
-        All files that can be used together, which may hold no episodes; and what is wrong with files.
+        A dataset of the files that can be used together, which may have no episodes; and problems of files.
 
     Raises:
-        DataError: a file that is named twice, a column that there is not.
-        StorageError: storage that refuses or fails.
+        DataError: a file is named twice, or a column does not exist.
+        StorageError: storage refuses or fails.
     """
     check_distinct(file.location for file in data_files.indexed_files)
     problems = [_unlisted_problem(location) for location in data_files.unlisted_files]
@@ -94,34 +94,34 @@ def survey(
 
 
 def _files_as_recorded(files: Sequence[IndexedFile], problems: list[DataProblem]) -> list[IndexedFile]:
-    """The files that hold what their manifest or commit says."""
+    """Return the files that match their manifest or commit."""
 
     def find_difference(file: IndexedFile) -> tuple[Kind, str] | None:
         if not file.is_listed:
             return None
         try:
-            found = index_file(file.location, file.entry.path)
+            actual = index_file(file.location, file.entry.path)
         except DataError as error:
             return "unreadable", str(error)
-        recorded = file.spec.difference(found.spec)
-        if recorded:
-            return "drift", f"{file.location} differs from what its recording says: {recorded}"
+        difference = file.spec.difference(actual.spec)
+        if difference:
+            return "drift", f"{file.location} differs from its recording's description: {difference}"
         if [group.lengths for group in file.entry.row_groups] != [
-            group.lengths for group in found.entry.row_groups
+            group.lengths for group in actual.entry.row_groups
         ]:
             return "other-lengths", (
-                f"{file.location} holds {_describe_size(found)}, but its recording lists {_describe_size(file)}, or episodes of other "
-                "lengths: copy the recording again, or record again"
+                f"{file.location} holds {_describe_size(actual)}, but its recording lists {_describe_size(file)}, or "
+                "episodes of other lengths: copy the recording again, or record again"
             )
         return None
 
     problems_of_files = map_in_threads(find_difference, files)
     problems += [
-        _error_problem(what[0], file.location, what[1])
-        for file, what in zip(files, problems_of_files, strict=True)
-        if what
+        _error_problem(problem[0], file.location, problem[1])
+        for file, problem in zip(files, problems_of_files, strict=True)
+        if problem
     ]
-    return [file for file, what in zip(files, problems_of_files, strict=True) if what is None]
+    return [file for file, problem in zip(files, problems_of_files, strict=True) if problem is None]
 
 
 def _describe_size(file: IndexedFile) -> str:
@@ -141,7 +141,7 @@ def _unlisted_problem(location: Location) -> DataProblem:
 
 
 class DescribedFile(NamedTuple):
-    """A file, what it holds, and how many timesteps."""
+    """A file with its spec and its number of timesteps."""
 
     location: Location
     spec: DataSpec
@@ -151,13 +151,14 @@ class DescribedFile(NamedTuple):
 def largest_compatible_group(
     files: Sequence[DescribedFile], *, widens: bool = False
 ) -> tuple[list[int], DataSpec, list[DataProblem]]:
-    """The largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
+    """Find the largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
 
     Args:
-        widens: as of `DataSpec.difference`.
+        files: the files.
+        widens: see `DataSpec.difference`.
 
     Returns:
-        Which of the files these are; what they hold together; a problem for each other file.
+        Indices of these files, their common spec, and a problem for each other file.
     """
     groups: list[tuple[DataSpec, list[int]]] = []
     for number, file in enumerate(files):

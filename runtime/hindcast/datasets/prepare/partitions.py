@@ -1,4 +1,4 @@
-"""Writing partitions: the episodes of each, the commit that makes it count, and the manifest that lists all."""
+"""Write partitions: the episodes of each, the commit that makes it count, and the manifest that lists all."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _DIGEST_BYTES: Final = 8
 
 
 class PartitionCommit(Commit):
-    """The commit of a partition. It also says what its files hold, so that both change together.
+    """The commit of a partition, including the spec of its files, so that both change together.
 
     Attributes:
-        spec: of its blocks, as JSON; None if there are none.
-        findings: what was found in its rows.
-        ids: digests of the ids that its rows have, hexadecimal, 16 digits each; empty if rows were brought together.
+        spec: spec of its blocks, as JSON; None if there are no blocks.
+        findings: findings in its rows.
+        ids: digests of the ids of its rows, 16 hexadecimal digits each; empty if rows were grouped by id.
     """
 
     spec: dict[str, Any] | None
@@ -55,22 +55,22 @@ class PartitionCommit(Commit):
 
 
 def missing_partitions(job: Job) -> list[int]:
-    """The partitions that are still to be made, ascending."""
+    """Return the numbers of the partitions that are not committed yet, ascending."""
     return sorted(set(range(job.num_partitions)).difference(committed_ranges(job.folder)))
 
 
 def make_ordered_partitions(job: Job, numbers: Sequence[int]) -> Iterator[int]:
-    """Make partitions of rows and episodes in stored order; gives the number of each that is made.
+    """Make partitions of rows and episodes in stored order, and yield the number of each when it is made.
 
     Args:
         job: the preparation.
-        numbers: of the partitions, ascending. Those that follow one another are made in one pass over their parts.
+        numbers: numbers of the partitions, ascending. Adjacent ones are made in one pass over their parts.
 
     Raises:
-        DataError: as `make_partition`, or damaged data.
-        StorageError: it cannot be written.
+        DataError: as `make_partition`, or data are damaged.
+        StorageError: the folder cannot be written.
     """
-    for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0]):
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run_numbers = [number for _, number in run]
         for number, contents in cut_partitions(job, run_numbers[0], run_numbers[-1] + 1):
             make_partition(job, number, contents)
@@ -78,12 +78,13 @@ def make_ordered_partitions(job: Job, numbers: Sequence[int]) -> Iterator[int]:
 
 
 def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> None:
-    """Make a partition of all rows of its episodes, the parts of them in any order, and of complete episodes.
+    """Make a partition of the rows of its episodes, in any order of their parts, and of complete episodes.
 
     Raises:
-        DataError: rows that do not form complete episodes under the rules.
-        StorageError: it cannot be written.
+        DataError: rows do not form complete episodes under the rules.
+        StorageError: the folder cannot be written.
     """
+    # Ray may run a task again after its first run has committed the partition.
     if commit_location(job.folder, number).exists():
         return
     rows = [part for part in contents if isinstance(part, Steps)]
@@ -109,7 +110,7 @@ def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> 
 
 
 def has_split_episodes(folder: Location, partitions: int) -> bool:
-    """Whether rows of one id are in several partitions that were cut from rows in stored order."""
+    """Return True if rows of one id are in several partitions that were cut from the stored order."""
     seen_digests: set[str] = set()
     for number in range(partitions):
         ids = PartitionCommit.read(folder, number).ids
@@ -129,7 +130,7 @@ def _write_partition(
     *,
     ids: str = "",
 ) -> PartitionCommit:
-    """Write a partition's episodes, then its commit, which takes the place of an earlier one."""
+    """Write a partition's episodes, then its commit, which replaces an earlier one."""
     range_commit = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
     commit = PartitionCommit(
         **dict(range_commit), spec=None if spec is None else spec.to_json(), findings=findings, ids=ids
@@ -139,6 +140,7 @@ def _write_partition(
 
 
 def _id_digests(steps: Steps) -> str:
+    # Digests keep commits small. If two of them collide, rows are grouped by id without need.
     used_ids = steps.episode_ids[np.unique(steps.episode)].tolist()
     return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used_ids)
 
@@ -151,15 +153,15 @@ def _concat(blocks: Sequence[Block]) -> Block:
 
 
 def finish(job: Job, notes: tuple[str, ...]) -> None:
-    """Record what was found in all partitions, and the notes, then list their files: this makes it a dataset.
+    """Finish the dataset: store the findings of all partitions and the notes, then the manifest.
 
     Raises:
-        DataError: partitions that do not make one dataset, or no episodes.
+        DataError: the partitions do not form one dataset, or there are no episodes.
     """
     commits = [PartitionCommit.read(job.folder, number) for number in range(job.num_partitions)]
     findings = Findings.merge([commit.findings for commit in commits])
     if not findings.timesteps:
-        requirement = "pass `filter`" if job.rules.is_filtered else "make an episode"
+        requirement = "pass `filter`" if job.rules.is_filtered else "form an episode"
         raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {requirement}")
     spec = _common_spec(commits)
     commits = [_widen(job.folder, commit, spec) for commit in commits]
@@ -177,10 +179,10 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
 
 
 def read_notes(folder: Location) -> tuple[str, ...] | None:
-    """What preparing a finished folder found; None if it is not finished.
+    """Read the notes of a finished preparation; None if it is not finished.
 
     Raises:
-        DataError: files in it that cannot be read.
+        DataError: a file cannot be read.
     """
     if read_manifest(folder) is None:
         return None
@@ -194,7 +196,7 @@ def _action_notes(spec: DataSpec) -> tuple[str, ...]:
 
 
 def _common_spec(commits: Sequence[PartitionCommit]) -> DataSpec:
-    """What all partitions can be stored as: numbers in the narrowest dtype that holds those of each."""
+    """Return the common spec of all partitions, with the narrowest dtypes that hold the numbers of each."""
     specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
     common = specs[0]
     for spec in specs[1:]:
@@ -217,7 +219,7 @@ def _common_leaf(name: str, first: Leaf, second: Leaf) -> Leaf:
 
 
 def _widen(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
-    """The partition in the dtypes of all, rewritten if necessary."""
+    """Rewrite a partition in the common dtypes, if necessary, and return its commit."""
     if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
         return commit
     own_spec = DataSpec.from_json(commit.spec)

@@ -1,4 +1,4 @@
-"""Fills a folder of the cache with prepared data: partition by partition, in this process or on Ray."""
+"""Prepare data in a folder of the cache, partition by partition, in this process or on Ray."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IN_ORDER: Final = "inOrder"
 
 
 class Work(NamedTuple):
-    """What is prepared, and what a user should know about how it was found."""
+    """The parts to prepare, their spaces and environment, and notes for the user about the files."""
 
     parts: list[Part]
     spec: DataSpec
@@ -43,10 +43,10 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Preparer:
-    """Prepares one input.
+    """The preparation of one input.
 
-    Rows are taken in stored order, which reads and writes them once, unless the first part shows that the rows of an
-    episode are scattered. If that turns out later, what was made is discarded, and rows are grouped by episode.
+    Rows are processed in stored order, which reads and writes them once, unless the first part shows that the rows of
+    an episode are scattered. If a later part does, the partitions are discarded, and rows are grouped by episode.
     """
 
     reading: Reading
@@ -54,7 +54,7 @@ class Preparer:
     ray_options: Mapping[str, Any]
 
     def prepare(self, folder: Location, work: Work) -> None:
-        """Fill a folder of the cache, or resume filling it."""
+        """Prepare the data in a folder of the cache, or resume an interrupted preparation."""
         self.hooks.accept(work.spec)
         job = self._make_job(folder, work)
         if job.is_in_order and job.rules.is_grouped and not self._prepare_in_stored_order(job):
@@ -64,10 +64,10 @@ class Preparer:
         finish(job, work.notes)
 
     def _prepare_in_stored_order(self, job: Job) -> bool:
-        """Make partitions of rows in stored order; whether the rows of each episode were adjacent."""
+        """Make partitions of rows in stored order; return False if the rows of an episode were not adjacent."""
         try:
             self._make_partitions(job)
-        except DataError:  # reported once the rows are grouped by episode
+        except DataError:  # if it is not due to the order, grouping rows by episode raises it again
             return False
         return not has_split_episodes(job.folder, job.num_partitions)
 
@@ -75,6 +75,7 @@ class Preparer:
         if job.nbytes < _MAX_LOCAL_BYTES:
             prepare_in_process(job, self._report)
         else:
+            # Ray is slow to import, and small data do not need it.
             from hindcast.datasets.prepare.ray_data import prepare_on_ray
 
             prepare_on_ray(job, self._report, self.ray_options)
@@ -108,8 +109,8 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
     """Make all missing partitions in this process.
 
     Raises:
-        DataError: rows that do not form complete episodes under the rules.
-        StorageError: it cannot be written.
+        DataError: rows do not form complete episodes under the rules.
+        StorageError: the folder cannot be written.
     """
     todo = missing_partitions(job)
     if not todo:
@@ -133,18 +134,19 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
 
 
 def _should_keep_stored_order(folder: Location, is_in_order: bool) -> bool:
-    """Whether rows are taken in stored order; recorded in the folder before anything is made, and kept on resuming."""
+    """Decide whether rows are processed in stored order, and record it, or return the recorded decision."""
+    # Recorded before the first partition, since a resumed preparation must make the others in the same way.
     order_file = folder.child(FOLDER, _ORDER_FILE)
     if order_file.exists():
         return bool(orjson.loads(order_file.read_bytes())[_IN_ORDER])
-    if committed_ranges(folder):  # by a version that always grouped rows by episode
+    if committed_ranges(folder):  # by an earlier version, which always grouped rows by episode
         return False
     _record_order(folder, in_order=is_in_order)
     return is_in_order
 
 
 def _discard_partitions(folder: Location) -> None:
-    """Delete what was made of rows in stored order."""
+    """Delete the partitions made in stored order."""
     clear_dataset(folder, keep=(LOCK, _ORDER_FILE))
     _record_order(folder, in_order=False)
 

@@ -1,10 +1,9 @@
-"""Preparing on Ray: larger than memory, on as many CPUs as there are. Everything specific to Ray Data is here.
+"""Prepare data on Ray, larger than memory, on all CPUs. Everything specific to Ray Data is in this module.
 
-Rows in order need no shuffle: each task makes partitions that follow one another, in one pass over their parts. Of
-other rows each part's are dealt out into chunks, one for each partition that they go to; Ray Data's hash shuffle brings
-the chunks of a partition together, through the object store, which spills to disk; a task then makes the partition.
-What travels between these tasks is a table: a partition's number in each row, and in a cell a chunk, a user's mistake,
-or nothing.
+Rows in order need no shuffle: each task makes adjacent partitions, in one pass over their parts. Other rows are
+divided, part by part, into one chunk for each partition. Ray Data's hash shuffle moves the chunks of a partition
+together, through the object store, which spills to disk; a task then makes the partition. These tasks exchange tables:
+each row has the number of a partition, and a cell with a chunk, a user error, or nothing.
 """
 
 from __future__ import annotations
@@ -46,30 +45,30 @@ _MAX_PARTITIONS_PER_TASK: Final = 64
 _CANCEL_TIMEOUT_SECONDS: Final = 10.0
 
 Execution = tuple[Iterator[Any], Callable[[], None]]
-"""What is made, or the user's mistake, as tasks end; and what ends them all."""
+"""An iterator over results or user errors of tasks as they end; and a function that ends all tasks."""
 
 
 def prepare_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any]) -> None:
-    """Make all partitions that are not made, on the Ray that is connected, else on one of this machine.
+    """Make all missing partitions, on the connected Ray or else on one of this machine.
 
     Args:
         job: the preparation.
-        progress: called once a second with how many partitions are made.
+        progress: called once a second with the number of partitions made.
         remote_args: Ray's options for the tasks (`label_selector`, `memory`).
 
     Raises:
-        DataError: rows that do not form complete episodes under the rules.
-        SpecError: a user's class or function that tasks cannot import.
-        StorageError: it cannot be written.
+        DataError: rows do not form complete episodes under the rules.
+        SpecError: tasks cannot import a user's class or function.
+        StorageError: the folder cannot be written.
         WorkerLost: tasks keep dying.
     """
     todo = missing_partitions(job)
     if not todo:
         return
-    job.open_parts.clear()  # it does not pickle
+    job.open_parts.clear()  # iterators cannot be pickled
     with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         try:
-            # As bytes: Ray would repeat a task forever whose argument cannot be unpickled, without a word.
+            # As bytes: Ray silently repeats a task forever if its argument cannot be unpickled.
             job_ref = ray.put(cloudpickle.dumps((job, registered_objects())))
             execute = _prepare_in_order if job.is_in_order else _prepare_by_shuffle
             _wait_for_partitions(job, todo, progress, execute(job_ref, job, todo, remote_args))
@@ -78,11 +77,11 @@ def prepare_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any])
 
 
 def _wait_for_partitions(job: Job, todo: list[int], progress: Progress, execution: Execution) -> None:
-    """Wait for all partitions; whatever ends the wait early ends the tasks."""
+    """Wait for all partitions, and end the tasks if the wait ends early."""
     results, end = execution
     report_time = (
         time.monotonic() + _PROGRESS_INTERVAL_SECONDS
-    )  # what is made is listed once a second, however many results there are
+    )  # commits are listed once a second, however many results arrive
     with ThreadPoolExecutor(1, "hindcast-prepare") as executor:
         try:
             while True:
@@ -99,22 +98,24 @@ def _wait_for_partitions(job: Job, todo: list[int], progress: Progress, executio
 
 
 def _prepare_in_order(job_ref: Any, _: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
-    """Partitions in stored order, many in each task: where two tasks meet, parts are read twice."""
+    """Start tasks that make adjacent partitions in stored order."""
+    # Many partitions per task, since parts are read twice where two tasks meet.
     count = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(todo) // _MAX_PARTITIONS_PER_TASK))
     make_some = ray.remote(_make_ordered).options(**{"num_cpus": 1, **remote_args})
-    unfinished = [make_some.remote(job_ref, own.tolist()) for own in np.array_split(todo, count) if len(own)]
+    tasks = [
+        make_some.remote(job_ref, numbers.tolist()) for numbers in np.array_split(todo, count) if len(numbers)
+    ]
 
     def results() -> Iterator[Any]:
-        while unfinished:
-            (task,), _ = ray.wait(unfinished)
-            unfinished.remove(task)
+        while tasks:
+            (task,), _ = ray.wait(tasks)
+            tasks.remove(task)
             yield ray.get(task)
 
     def end() -> None:
-        """Tasks are asked to end, and only those that run: Ray aborts this process where it forces one to end that has
-        just ended by itself.
-        """
-        remaining = list(unfinished)
+        """Cancel the running tasks and wait until they have ended."""
+        # Without force: Ray aborts this process if it forces a task to end that has just ended by itself.
+        remaining = list(tasks)
         for task in remaining:
             ray.cancel(task)
         if remaining:
@@ -124,9 +125,10 @@ def _prepare_in_order(job_ref: Any, _: Job, todo: list[int], remote_args: Mappin
 
 
 def _make_ordered(job_bytes: bytes, numbers: list[int]) -> list[int] | UserError:
-    """The partitions that are made: not those that were before the task was lost and repeated."""
+    """Make those of the partitions that are missing, and return their numbers."""
 
     def make_all() -> list[int]:
+        # If this task replaces one that was lost, some partitions are committed already.
         job = _unpickle_job(job_bytes)
         return list(
             make_ordered_partitions(job, [number for number in missing_partitions(job) if number in numbers])
@@ -136,10 +138,10 @@ def _make_ordered(job_bytes: bytes, numbers: list[int]) -> list[int] | UserError
 
 
 def _prepare_by_shuffle(job_ref: Any, job: Job, todo: list[int], remote_args: Mapping[str, Any]) -> Execution:
-    """Partitions of rows in any order."""
+    """Start a shuffle that makes partitions of rows in any order."""
     import ray.data
 
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # failures are raised as well
     map_options = {
         "fn_args": [[job_ref], frozenset(todo)],
         "batch_size": None,
@@ -162,7 +164,7 @@ def _prepare_by_shuffle(job_ref: Any, job: Job, todo: list[int], remote_args: Ma
     def results() -> Iterator[Any]:
         for bundle in bundles:
             for table in ray.get(list(bundle.block_refs)):
-                if len(table):  # where no partition went, Ray Data has a table without columns
+                if len(table):  # Ray Data returns a table without columns if no partition went there
                     yield from _unpickle_cells(table)
 
     return results(), partial(executor.shutdown, force=True)
@@ -171,7 +173,9 @@ def _prepare_by_shuffle(job_ref: Any, job: Job, todo: list[int], remote_args: Ma
 def _configure(context: Any) -> None:
     context.target_max_block_size = None  # a partition is one block
     context.shuffle_compression = "lz4"
-    context.shuffle_input_batch_bytes = 0  # else parts wait in the object store for a gigabyte of them
+    context.shuffle_input_batch_bytes = (
+        0  # by default parts wait in the object store until they are a gigabyte
+    )
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1
@@ -197,25 +201,31 @@ def _make_table(rows: Iterable[tuple[int, Any]]) -> pa.Table:
 
 
 def _unpickle_cells(table: pa.Table) -> list[Any]:
-    """What is in the cells of a table."""
+    """Unpickle the cells of a table."""
     return [cloudpickle.loads(cell.as_buffer()) for cell in table[_CELL].drop_null()]
 
 
 def _scatter(numbers: pa.Table, job_refs: list[Any], todo: frozenset[int]) -> pa.Table:
-    """A part's chunks. Where it cannot be read no partition is made, since rows would be missing from any."""
+    """Divide a part into chunks, or, if it cannot be read, return the error for every partition."""
+    # Any partition could lack rows of that part, so none may be made.
     number = numbers[_PARTITION][0].as_py()
     try:
         job = _unpickle_job(ray.get(job_refs[0]))
         chunks = [chunk for chunk in job.scatter(number) if chunk[0] in todo]
     except UserError as error:
         return _make_table((partition, error) for partition in todo)
-    # The first part names every partition, so that those to which no row goes are made too.
+    # The first part names every partition, so that partitions without rows are committed, too.
     empty_chunks = [(partition, None) for partition in todo] if number == 0 else []
     return _make_table([*empty_chunks, *chunks])
 
 
 def _make_shuffled(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> pa.Table:
-    """Make the partitions whose chunks these are, all of each: their numbers, or the user's mistakes."""
+    """Make the partitions of these chunks, and return their numbers or user errors.
+
+    Args:
+        chunks: all chunks of the partitions.
+        job_refs: a reference to the pickled job.
+    """
 
     def make_one(number: int) -> int:
         contents = _unpickle_cells(chunks.filter(pc.equal(chunks[_PARTITION], number)))
@@ -229,7 +239,7 @@ def _make_shuffled(chunks: pa.Table, job_refs: list[Any], _: frozenset[int]) -> 
 
 
 def _describe_failure(error: Exception) -> Exception:
-    """That tasks died, as a sentence; what is a defect stays as it is."""
+    """Turn an error of Ray into a sentence if tasks died; return a defect's exception unchanged."""
     reason = first_line(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return OutOfMemory(f"tasks that prepare the data were killed for memory ({reason})")

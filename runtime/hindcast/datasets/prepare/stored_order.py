@@ -1,7 +1,7 @@
-"""Rows in stored order, cut into episodes where their ids or, without ids, their ends say so.
+"""Cut rows in stored order into episodes, by their ids or, without ids, by their ends.
 
-A partition is a run of parts. The episodes that begin in it are its own; the last one may continue in the parts that
-follow, and the first rows may belong to an episode of the parts before.
+A partition is a run of parts and contains the episodes that begin in them. Its last episode may continue in the
+following parts, and its first rows may belong to an episode of the previous partition.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hindcast.formats.rows import Rows
 
 
 def cut_partitions(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[Steps | Block]]]:
-    """What begins in each of several partitions that follow one another: rows of complete episodes, and blocks.
+    """Yield the number and the content of adjacent partitions: rows of complete episodes, and blocks.
 
-    Their parts are read once, as a stream. Of the other parts only the one before is read, for its last row, and those
-    in which the last episode continues.
+    Their parts are read once, as a stream. In addition, the part before them is read for its last row, and the parts
+    after them as far as the last episode continues.
 
     Args:
         job: the preparation.
@@ -33,7 +33,7 @@ def cut_partitions(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[
         stop: number of the partition after the last.
 
     Raises:
-        DataError: damaged data, or files that differ.
+        DataError: data are damaged, or files differ.
     """
     number, is_open = first, False
     contents: list[Steps | Block] = []
@@ -68,7 +68,7 @@ def cut_partitions(job: Job, first: int, stop: int) -> Iterator[tuple[int, list[
 
 
 def assign_episode_ids(steps: Steps, job: Job) -> Steps:
-    """Rows that `cut_in_order` gives, as one, once each of them has its episode's id.
+    """Complete the rows of a partition from `cut_partitions` with the ids of their episodes.
 
     Raises:
         DataError: the rows of an id are not adjacent.
@@ -81,7 +81,8 @@ def assign_episode_ids(steps: Steps, job: Job) -> Steps:
 
 
 def _row_before(job: Job, first: int) -> Steps | None:
-    """The row before a part's first; None if there is none, or an episode ends there."""
+    """Return the row before a part's first row; None if there is no row, or a complete episode."""
+    # Of a part only the last rows are kept while it is read.
     for part in reversed(range(first)):
         for chunk in deque(job.read(part), maxlen=1):
             return None if isinstance(chunk, Block) else _to_steps(job, chunk, part).take(np.array([-1]))
@@ -95,7 +96,7 @@ def _to_steps(job: Job, rows: Rows, part: int) -> Steps:
 
 
 def _find_heads(steps: Steps, row_before: Steps | None, job: Job) -> Bool:
-    """`[R]` rows with which an episode begins."""
+    """Return `[R]` True for the first rows of episodes."""
     if job.rules.is_grouped:
         continues = (
             row_before is not None
@@ -121,7 +122,7 @@ def _find_heads(steps: Steps, row_before: Steps | None, job: Job) -> Bool:
 
 
 def _name_episodes(steps: Steps, job: Job) -> Steps:
-    """The rows with ids for their episodes: file and row at which each begins."""
+    """Name episodes by the file and the row at which they begin."""
     is_head = _find_heads(steps, None, job)
     episode_ids = np.array(
         [
