@@ -38,4 +38,4 @@ def many(parts: Parts) -> Dataset:
 @pytest.fixture
 def range_per_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each unit becomes a range of its own."""
-    monkeypatch.setattr(writing, "_RANGE_BYTES", 1)
+    monkeypatch.setattr(writing, "_MIN_RANGE_BYTES", 1)

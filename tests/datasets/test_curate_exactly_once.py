@@ -38,7 +38,7 @@ from hindcast.storage.location import resolve
 
 out, looks, *parts = sys.argv[1:]
 left = int(looks)
-writing._RANGE_BYTES = 1
+writing._MIN_RANGE_BYTES = 1
 
 def check():
     global left
@@ -53,7 +53,7 @@ write(merge([open_dataset(part) for part in parts]), target, watch=Watch(check=c
 
 @pytest.mark.faults
 @pytest.mark.parametrize("looks", [2, 6, 11])  # in the first range, in the third one, while it is read back
-def test_killed_anywhere_it_goes_on_and_ends_exact(tmp_path, parts, many, range_per_unit, looks):
+def test_conversion_killed_anywhere_resumes_to_the_same_result(tmp_path, parts, many, range_per_unit, looks):
     out = tmp_path / "out"
     command = [
         sys.executable,
@@ -81,7 +81,7 @@ def after(looks: int) -> Hooks:
 
 
 @pytest.mark.usefixtures("range_per_unit")
-def test_interrupted_it_keeps_what_is_done(tmp_path, many):
+def test_conversion_interrupted_keeps_complete_ranges(tmp_path, many):
     target, stages = Target(resolve(tmp_path / "out"), file_bytes=300), []
     with pytest.raises(Interrupted):
         write(many, target, hooks=after(5))
@@ -95,7 +95,7 @@ def test_interrupted_it_keeps_what_is_done(tmp_path, many):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("range_per_unit")
-def test_workers_make_the_same_files(tmp_path, many, monkeypatch):
+def test_conversion_with_workers_writes_the_same_files(tmp_path, many, monkeypatch):
     alone = write(many, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
     monkeypatch.setattr(writing, "choose_num_workers", lambda items, nbytes: 2)
     together = write(many, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
@@ -109,12 +109,12 @@ def _die(held: int, item: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_told():
+def test_killed_worker_raises_worker_lost():
     with pytest.raises(WorkerLost, match="run it again"):
         list(map_unordered(_die, 0, [1, 2, 3], 2, lambda: None))
 
 
-def test_a_file_that_was_changed_is_named(tmp_path, many):
+def test_changed_file_is_named_when_verified(tmp_path, many):
     target = Target(resolve(tmp_path / "out"))
     write(many, target)
     (file,) = (tmp_path / "out").glob("*.parquet")
@@ -127,7 +127,7 @@ def test_a_file_that_was_changed_is_named(tmp_path, many):
 
 
 @pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
-def test_text_that_was_changed_is_named(tmp_path, many, form):
+def test_changed_text_file_is_named_when_verified(tmp_path, many, form):
     target = Target(resolve(tmp_path / "out"), form)
     write(many, target)
     (file,) = (path for path in (tmp_path / "out").iterdir() if path.is_file())
@@ -137,7 +137,7 @@ def test_text_that_was_changed_is_named(tmp_path, many, form):
         write(many, target)
 
 
-def test_what_a_format_loses_is_refused_and_nothing_kept(tmp_path, many, monkeypatch):
+def test_lossy_format_is_refused_and_its_files_deleted(tmp_path, many, monkeypatch):
     class Forgetful(target_module.BlockWriter):
         def write(self, block):
             super().write(replace(block, terminated=block.terminated & False))
@@ -148,7 +148,7 @@ def test_what_a_format_loses_is_refused_and_nothing_kept(tmp_path, many, monkeyp
     assert not list((tmp_path / "out").glob("*.parquet"))
 
 
-def test_other_data_are_refused_unless_replaced(tmp_path, many):
+def test_folder_with_other_data_is_refused_unless_replaced(tmp_path, many):
     target = Target(resolve(tmp_path / "out"))
     write(many, target)
     other = many.select(range(3))
@@ -163,7 +163,7 @@ def test_other_data_are_refused_unless_replaced(tmp_path, many):
     assert leftovers(tmp_path / "out") == []
 
 
-def test_files_of_others_are_never_replaced(tmp_path, many):
+def test_foreign_files_are_never_replaced(tmp_path, many):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     for options in ({}, {"replace": True}):
@@ -172,19 +172,19 @@ def test_files_of_others_are_never_replaced(tmp_path, many):
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == ["thesis.txt"]
 
 
-def test_a_recording_is_not_written_over(walks, many):
+def test_recording_is_not_overwritten(walks, many):
     with pytest.raises(OutputConflict, match="holds the recording of OfflineRecording/test"):
         write(many, Target(resolve(walks)))
 
 
 @pytest.mark.parametrize("out", ["part0", "part0/inside", "."])
-def test_a_destination_in_a_source_is_refused(tmp_path, parts, out):
+def test_destination_inside_source_is_refused(tmp_path, parts, out):
     (source,) = parts(1)
     with pytest.raises(SpecError, match="a separate folder"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / out)))
 
 
-def test_both_parts_of_a_split_need_their_own_folder(tmp_path, parts):
+def test_split_into_one_folder_is_refused(tmp_path, parts):
     (source,) = parts(1)
     target = Target(resolve(tmp_path / "out"))
     with pytest.raises(SpecError, match="a separate folder"):
@@ -192,7 +192,7 @@ def test_both_parts_of_a_split_need_their_own_folder(tmp_path, parts):
 
 
 @pytest.mark.usefixtures("range_per_unit")
-def test_a_full_disk_stops_it_and_room_lets_it_go_on(tmp_path, small_disk, many):
+def test_conversion_on_full_disk_resumes_after_space_is_freed(tmp_path, small_disk, many):
     long = [make_block([20_000], first=100 + i) for i in range(4)]
     paths = [write_block(tmp_path / f"long{i}", block) for i, block in enumerate(long)]
     dataset = merge([open_dataset(path) for path in paths])
@@ -205,13 +205,13 @@ def test_a_full_disk_stops_it_and_room_lets_it_go_on(tmp_path, small_disk, many)
     assert episode_hashes(read_all(out)) == episode_hashes(read_block(dataset))
 
 
-def test_a_read_only_folder_is_named(small_disk, many):
+def test_read_only_folder_is_named(small_disk, many):
     out = small_disk("size=1m,ro") / "out"
     with pytest.raises(StorageError, match=f"{out}.*read-only"):
         write(many, Target(resolve(out)))
 
 
-def test_nothing_chosen_is_said(tmp_path, many):
+def test_empty_selection_is_refused(tmp_path, many):
     with pytest.raises(DataError, match="no episodes are left"):
         write(many.filter("length > 1000"), Target(resolve(tmp_path / "out")))
     assert not Path(tmp_path / "out").exists()

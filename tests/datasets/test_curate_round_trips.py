@@ -37,7 +37,7 @@ def convert(source: Path, folder: Path, form: str, **options: object) -> WriteRe
 @pytest.mark.slow
 @examples(8)
 @given(recording=recordings())
-def test_around_all_layouts_every_bit_stays(tmp_path_factory, recording):
+def test_conversion_through_all_layouts_keeps_every_bit(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("r")
     source, found = write_block(folder / "source", block, spec), []
@@ -55,7 +55,7 @@ def test_around_all_layouts_every_bit_stays(tmp_path_factory, recording):
 @pytest.mark.parametrize("form", TEXT)
 @examples(4)
 @given(recording=recordings())
-def test_text_holds_all_that_it_takes(tmp_path_factory, form, recording):
+def test_conversion_through_text_keeps_values(tmp_path_factory, form, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("t")
     source = write_block(folder / "source", block, spec)
@@ -67,7 +67,7 @@ def test_text_holds_all_that_it_takes(tmp_path_factory, form, recording):
 
 @examples(8)
 @given(recording=recordings())
-def test_packed_columns_of_any_space_come_back(tmp_path_factory, recording):
+def test_packed_columns_of_any_space_round_trip(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("p")
     source = write_block(folder / "source", block, spec)
@@ -79,13 +79,13 @@ def test_packed_columns_of_any_space_come_back(tmp_path_factory, recording):
     assert there.checksum == back.checksum == convert(source, folder / "plain", "SampleBatch").checksum
 
 
-def test_other_formats_pack_nothing(tmp_path):
+def test_compress_columns_of_other_formats_is_refused(tmp_path):
     with pytest.raises(SpecError, match="--compress-columns requires the format SampleBatch"):
         Target(resolve(tmp_path), "Columns", compress_columns=("obs",))
 
 
 @pytest.mark.parametrize("form", PARQUET)
-def test_long_episodes_go_as_fragments_and_come_as_wholes(tmp_path, many, form):
+def test_long_episodes_stored_in_fragments_are_read_whole(tmp_path, many, form):
     source = tmp_path / "source"
     encoder = ArrowEncoder
     with mock.patch.object(encoder, "max_episode_bytes", 100):
@@ -97,7 +97,7 @@ def test_long_episodes_go_as_fragments_and_come_as_wholes(tmp_path, many, form):
 
 
 @pytest.mark.parametrize("form", WRITTEN_FORMATS)
-def test_rows_per_file_hold_in_every_format(tmp_path, parts, form):
+def test_rows_per_file_are_respected_in_every_format(tmp_path, parts, form):
     (source,) = parts(1)
     convert(source, tmp_path / "out", form, rows_per_file=8)
     rows = 1 if form in ("Columns", "JSON", "CSV") else 4
@@ -106,7 +106,7 @@ def test_rows_per_file_hold_in_every_format(tmp_path, parts, form):
     assert open_data(tmp_path / "out").num_episodes == 4
 
 
-def test_an_episode_without_timesteps_is_refused_where_it_has_no_row(tmp_path):
+def test_empty_episode_is_refused_by_formats_without_a_row_for_it(tmp_path):
     source = write_block(tmp_path / "source", make_block([3, 0, 2]))
     assert convert(source, tmp_path / "m", "MessagePack").episodes == 3
     with pytest.raises(DataError, match="episode e1 has no timesteps"):
@@ -114,7 +114,7 @@ def test_an_episode_without_timesteps_is_refused_where_it_has_no_row(tmp_path):
     assert not list((tmp_path / "c").glob("*.parquet"))
 
 
-def test_columns_and_filters_of_the_reading_are_applied(tmp_path, parts):
+def test_conversion_applies_columns_and_filters_of_the_reading(tmp_path, parts):
     (source,) = parts(1)
     options = ReadOptions(columns=["obs", "actions"])
     convert_data(Reading((str(source),), options=options), Target(resolve(tmp_path / "narrow")))

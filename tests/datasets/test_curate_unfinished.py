@@ -37,7 +37,7 @@ def recording(source, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["Episodes", "JSON"])
-def test_a_part_is_said_to_be_one(recording, form):
+def test_conversion_of_incomplete_recording_is_noted(recording, form):
     folder = recording(form)
     (note,) = [one for one in open_data(Reading((str(folder),))).notes if "complete" in one]
     assert note == (
@@ -50,7 +50,7 @@ def test_a_part_is_said_to_be_one(recording, form):
     assert [one for one in problems if one.message == note] == [problem]
 
 
-def test_a_training_hears_of_text_too(recording):
+def test_training_on_incomplete_text_recording_is_noted(recording):
     assert "6 of 60,000 episodes" in open_reading(Reading((str(recording("CSV")),))).unfinished_notes[0]
 
 
@@ -62,17 +62,17 @@ def test_a_training_hears_of_text_too(recording):
         ({"episodes": None}, "it has no manifest yet, 6 episodes are recorded"),
     ],
 )
-def test_how_much_of_what_was_asked_for(recording, duration, said):
+def test_note_says_how_much_of_the_duration_is_recorded(recording, duration, said):
     (note,) = open_dataset(recording(duration=duration)).notes
     assert said in note
 
 
-def test_what_other_commands_left_is_said_as_well(recording):
+def test_incomplete_result_of_other_commands_is_noted(recording):
     (note,) = open_dataset(recording(resource="hindcast data", duration={"?": 0})).notes
     assert "; run it again for the rest" in note
 
 
-def test_without_a_mark_it_is_still_said(recording):
+def test_incomplete_recording_without_owner_file_is_noted(recording):
     folder = recording()
     (folder / "_hindcast/spec.json").write_text("{")
     assert "it has no manifest yet" in open_dataset(folder).notes[0]
@@ -80,7 +80,7 @@ def test_without_a_mark_it_is_still_said(recording):
     assert "it has no manifest yet" in open_dataset(folder).notes[0]
 
 
-def test_a_complete_one_and_one_of_its_files_say_nothing(source, recording, tmp_path):
+def test_complete_recording_and_single_file_have_no_note(source, recording, tmp_path):
     convert_data(Reading((str(source),)), Target(resolve(tmp_path / "whole")))
     assert not open_dataset(tmp_path / "whole").notes
     folder = recording()

@@ -42,7 +42,7 @@ def assert_is_dataset(view, expected):
         assert read_block(part).eps_id[row] == view.read(unit).eps_id[-1]
 
 
-def test_selected_episodes_are_those(many):
+def test_select_returns_the_selected_episodes(many):
     hashes = episode_hashes(read_block(many))
     chosen = many.select([0, 19, 5, 6, 7])
     assert_is_dataset(chosen, {f"e{i}": hashes[f"e{i}"] for i in (0, 5, 6, 7, 19)})
@@ -64,12 +64,12 @@ def test_selected_episodes_are_those(many):
         ([True], "1 booleans"),
     ],
 )
-def test_a_wrong_selection_is_refused(many, episodes, sentence):
+def test_select_with_invalid_indices_is_refused(many, episodes, sentence):
     with pytest.raises(DataError, match=sentence):
         many.select(episodes)
 
 
-def test_a_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, parts, many):
+def test_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, parts, many):
     for form in ("MessagePack", "Columns"):
         convert_data(Reading(tuple(map(str, reversed(parts(5))))), Target(resolve(tmp_path / form), form))
     rest, share = many.split(0.25, seed=3)
@@ -83,7 +83,7 @@ def test_a_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, parts,
     assert set(ids(many.sample(fraction=0.25, seed=3))) != set(ids(share))
 
 
-def test_a_split_keeps_what_has_one_id_together(tmp_path):
+def test_split_keeps_episodes_of_one_id_together(tmp_path):
     """Eight episodes in three pieces each."""
     names = np.array([f"e{piece // 3}" for piece in range(24)], dtype=object)
     pieces = open_dataset(write_block(tmp_path / "d", replace(make_block([2] * 24), eps_id=names)))
@@ -93,7 +93,7 @@ def test_a_split_keeps_what_has_one_id_together(tmp_path):
         assert not set(ids(rest)) & set(ids(share))
 
 
-def test_a_split_says_which_fraction_it_takes(many):
+def test_split_with_invalid_fraction_names_the_range(many):
     with pytest.raises(SpecError, match=r"fraction is 1\.5: expected a number between 0 and 1"):
         many.split(1.5)
 
@@ -110,11 +110,11 @@ def test_a_split_says_which_fraction_it_takes(many):
         (["truncated != true", "length <= 1"], ["e2", "e6", "e10", "e14", "e18"]),
     ],
 )
-def test_episodes_are_filtered_by_their_fields(many, terms, expected):
+def test_filter_compares_fields_of_episodes(many, terms, expected):
     assert ids(many.filter(*terms)) == expected
 
 
-def test_returns_choose_the_best_and_of_equals_the_first(tmp_path):
+def test_filter_top_selects_highest_returns_and_earlier_ties(tmp_path):
     block = make_block([2, 2, 2, 2, 2])
     block.columns["rewards"][:] = [1, 1, 2, 2, 0, 0, 2, 2, 2, 2]
     dataset = open_dataset(write_block(tmp_path / "d", block))
@@ -136,12 +136,12 @@ def test_returns_choose_the_best_and_of_equals_the_first(tmp_path):
         ("> 3", "expected a column's name, found '> 3' at character 1"),
     ],
 )
-def test_a_wrong_term_is_refused_where_it_is_wrong(many, term, sentence):
+def test_filter_with_invalid_term_is_refused(many, term, sentence):
     with pytest.raises(SpecError, match=sentence):
         many.filter(term)
 
 
-def test_data_without_rewards_have_no_returns(tmp_path):
+def test_filter_by_return_without_rewards_is_refused(tmp_path):
     block = make_block([3])
     del block.columns["rewards"]
     dataset = open_dataset(write_block(tmp_path / "d", block))
@@ -149,7 +149,7 @@ def test_data_without_rewards_have_no_returns(tmp_path):
         dataset.filter(top=0.5)
 
 
-def test_samples_are_drawn_by_the_seed(many):
+def test_sample_depends_on_the_seed(many):
     drawn = many.sample(6, seed=1)
     assert (drawn.num_episodes, ids(drawn)) == (6, ids(many.sample(6, seed=1)))
     assert ids(drawn) != ids(many.sample(6, seed=2))
@@ -162,21 +162,21 @@ def test_samples_are_drawn_by_the_seed(many):
             many.sample(**options)
 
 
-def test_what_was_split_off_is_trained_on(tmp_path, many):
+def test_split_data_can_be_trained_on(tmp_path, many):
     rest, _ = many.split(0.2)
     write(rest, Target(resolve(tmp_path / "rest")))
     resource = training(tmp_path / "run", tmp_path / "rest", config={"trainBatchSizePerLearner": 8})
     assert train(resource).state == "Succeeded"
 
 
-def test_merged_data_count_repeated_episodes_once(tmp_path, parts):
+def test_merge_counts_repeated_episodes_once(tmp_path, parts):
     first, second = (open_dataset(part) for part in parts(2))
     merged = merge([first, second, first.select([1, 2])])
     assert_is_dataset(merged, episode_hashes(read_block(merge([first, second]))))
     assert any("2 episodes repeated others" in note for note in merged.notes)
 
 
-def test_episodes_of_one_id_that_differ_are_refused_or_renamed(tmp_path):
+def test_merge_refuses_or_renames_conflicting_episodes(tmp_path):
     paths = [write_block(tmp_path / str(i), make_block([2, 3], seed=i)) for i in range(3)]
     datasets = [open_dataset(path) for path in paths]
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_episodes_of_one_id_that_differ_are_refused_or_renamed(tmp_path):
     assert merged.digest != merge(datasets[:1]).digest
 
 
-def test_data_that_do_not_fit_are_not_merged(tmp_path):
+def test_merge_of_incompatible_data_is_refused(tmp_path):
     block = make_block([2])
     wide = block.with_columns({**block.columns, "obs": block.columns["obs"].astype(np.float64)})
     one = open_dataset(write_block(tmp_path / "a", block))
@@ -199,7 +199,7 @@ def test_data_that_do_not_fit_are_not_merged(tmp_path):
         merge([one, other])
 
 
-def test_infos_that_only_some_have_are_empty_in_the_others(tmp_path):
+def test_merge_fills_missing_infos_with_empty_ones(tmp_path):
     block = make_block([2, 1])
     told = make_block([1], first=5)
     told = told.with_columns({**told.columns, "infos": np.array(["", '{"lives":3}'], dtype=object)})
@@ -213,7 +213,7 @@ def test_infos_that_only_some_have_are_empty_in_the_others(tmp_path):
     assert written.checksum == Content.from_block(read_block(merged)).checksum
 
 
-def test_copies_in_other_folders_count_once(tmp_path):
+def test_copies_in_several_folders_count_once(tmp_path):
     """A whole folder copied, and some of its episodes filtered into another."""
     one = open_dataset(write_block(tmp_path / "data/one", make_block([2, 3, 4])))
     shutil.copytree(tmp_path / "data/one", tmp_path / "data/copy")

@@ -52,7 +52,7 @@ def read_all(folder) -> Block:
     return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
-def test_truncated_anywhere(path):
+def test_truncated_file_is_refused(path):
     whole = path.read_bytes()
     for size in [*range(1, len(whole), 97), *range(len(whole) - 12, len(whole))]:
         path.write_bytes(whole[:size])
@@ -63,19 +63,19 @@ def test_truncated_anywhere(path):
             assert "copy it again" in str(caught.value)
 
 
-def test_empty(path):
+def test_empty_file_is_refused(path):
     path.write_bytes(b"")
     with pytest.raises(DataError, match=rf"{path} is empty \(0 bytes\): delete it"):
         open_dataset(path.parent)
 
 
-def test_another_kind_of_file(path):
+def test_file_that_is_not_parquet_is_refused(path):
     path.write_bytes(b"\x89HDF\r\n" + bytes(1000))
     with pytest.raises(DataError, match=r"is not a Parquet file: it begins with b'\\x89HDF'"):
         open_dataset(path.parent)
 
 
-def test_a_flipped_bit_in_the_magic(path):
+def test_flipped_bit_in_the_magic_number_is_found(path):
     whole = path.read_bytes()
     for position in (0, 3, len(whole) - 4, len(whole) - 1):
         changed = bytearray(whole)
@@ -85,7 +85,7 @@ def test_a_flipped_bit_in_the_magic(path):
             open_dataset(path.parent)
 
 
-def test_a_flipped_bit_in_the_values(path):
+def test_flipped_bit_in_the_values_is_found(path):
     """The page checksums find it."""
     whole = path.read_bytes()
     group = pq.ParquetFile(path).metadata.row_group(1)
@@ -131,7 +131,7 @@ def write_empty(like, path, groups: int) -> None:
 
 
 @pytest.mark.parametrize("groups", [0, 1])
-def test_no_rows(path, groups):
+def test_file_without_rows_is_refused(path, groups):
     write_empty(path, path.parent / "a.parquet", groups)
     path.unlink()
     with pytest.raises(DataError, match="holds no episodes: record some first"):
@@ -139,13 +139,13 @@ def test_no_rows(path, groups):
 
 
 @pytest.mark.parametrize("groups", [0, 1])
-def test_no_rows_beside_some(kit, path, block, groups):
+def test_file_without_rows_among_others_is_accepted(kit, path, block, groups):
     write_empty(path, path.parent / "a.parquet", groups)
     kit.assert_same(read_all(path.parent), block)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_mixed_schemas(kit, tmp_path, layout):
+def test_files_with_different_schemas_are_refused(kit, tmp_path, layout):
     block = kit.block()
     kit.write(tmp_path, block, stem="a", layout=layout)
     narrow = block.with_columns({**block.columns, "actions": block.columns["actions"].astype(np.int32)})
@@ -157,14 +157,14 @@ def test_mixed_schemas(kit, tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_mixed_layouts(kit, tmp_path, layout):
+def test_files_with_different_layouts_are_refused(kit, tmp_path, layout):
     kit.write(tmp_path, kit.block(), stem="a", layout=layout)
     kit.write(tmp_path, kit.block(first=3), stem="b", layout=next(name for name in LAYOUTS if name != layout))
     with pytest.raises(DataError, match="mixes layouts: a-000"):
         open_dataset(tmp_path)
 
 
-def test_nulls(kit, tmp_path):
+def test_nulls_are_refused(kit, tmp_path):
     block = kit.block([2])
     schema = ArrowEncoder(kit.spec(block)).encode(block).table.schema
     nullable = pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
@@ -178,7 +178,7 @@ def test_nulls(kit, tmp_path):
             open_dataset(tmp_path)
 
 
-def test_one_bad_file_among_good_ones_is_named(kit, tmp_path):
+def test_damaged_file_among_good_ones_is_named(kit, tmp_path):
     for i in range(5):
         kit.write(tmp_path, kit.block(first=3 * i), stem=f"f{i}")
     bad = tmp_path / "f3-000.parquet"
@@ -187,7 +187,7 @@ def test_one_bad_file_among_good_ones_is_named(kit, tmp_path):
         open_dataset(tmp_path)
 
 
-def test_inspecting_damage_ends_with_the_files_named_and_no_other_data(kit, path, block):
+def test_inspect_damaged_data_names_the_files_and_reads_no_wrong_values(kit, path, block):
     """Whatever happened to some files, those that are not named hold what was written."""
     whole, folder = path.read_bytes(), path.parent
     rng = random.Random(2)

@@ -31,7 +31,7 @@ def changed(block: Block, **columns: np.ndarray) -> Block:
     return block.with_columns({**block.columns, **columns})
 
 
-def test_a_reward_that_is_not_finite_spoils_the_return_of_its_episode_alone(kit, tmp_path):
+def test_infinite_reward_affects_only_the_return_of_its_episode(kit, tmp_path):
     rewards = np.array([1, 1, np.nan, 2, 2, np.inf, 3], np.float32)
     summary = summary_of(tmp_path, changed(kit.block([2, 1, 2, 1, 1]), rewards=rewards))
     assert summary.returns is not None
@@ -39,7 +39,7 @@ def test_a_reward_that_is_not_finite_spoils_the_return_of_its_episode_alone(kit,
     assert summary.rewarded_episodes == 1
 
 
-def test_a_picture_of_a_dataset(kit, tmp_path):
+def test_summary_describes_the_dataset(kit, tmp_path):
     block = kit.block([3, 5, 2])
     rewards = np.array([1, 0, 2, 0, 0, 0, 0, 4, 1, 1], np.float32)
     actions = np.array([0, 0, 2, 0, 2, 2, 0, 2, 2, 2])
@@ -77,7 +77,7 @@ def test_continuous_actions_have_a_distribution_for_each_dimension(kit, tmp_path
     assert "t = 0: 'actions' has -5.0" in outside.message
 
 
-def test_a_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
+def test_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
     for i in range(10):
         kit.write(tmp_path, kit.block([10] * 2, first=2 * i), stem=f"f{i}")
     files = [index_file(entry.location, entry.relative_path) for entry in resolve(tmp_path).files()]
@@ -90,7 +90,7 @@ def test_a_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):
     assert summary.lengths.count == 20
 
 
-def test_units_sampled_are_even_and_at_least_eight():
+def test_sampled_units_are_evenly_spread_and_at_least_eight():
     units = [Unit(i, (), np.array([10]), 1) for i in range(100)]
     assert [unit.id for unit in sample_units(units, 90)] == [0, 12, 25, 37, 50, 62, 74, 87, 99]
     assert [unit.id for unit in sample_units(units, 1)] == [0, 14, 28, 42, 57, 71, 85, 99]
@@ -99,12 +99,12 @@ def test_units_sampled_are_even_and_at_least_eight():
     assert sample_units([], 5) == []
 
 
-def test_a_sample_is_of_a_gibibyte_at_most():
+def test_sample_has_at_most_one_gibibyte():
     units = [Unit(i, (), np.array([10]), 16 << 20) for i in range(1000)]
     assert len(sample_units(units, 10**9)) == 64
 
 
-def test_distributions():
+def test_distribution_matches_numpy():
     whole = ValueDistribution.from_values(np.array([1, 1, 3]))
     assert whole is not None
     assert (whole.count, whole.min, whole.median, whole.max) == (3, 1, 1, 3)
@@ -120,7 +120,7 @@ def test_distributions():
     assert ValueDistribution.from_values(np.array([np.nan])) is None
 
 
-def test_figures_of_parts_are_those_of_the_whole():
+def test_distribution_of_parts_equals_that_of_the_whole():
     rng = np.random.default_rng(0)
     values = np.stack([rng.normal(5, 2, 1000), rng.integers(0, 4, 1000)], 1)
     values[17, 0] = np.nan
@@ -142,7 +142,7 @@ def test_figures_of_parts_are_those_of_the_whole():
     assert (first.mean, first.std) == pytest.approx((finite.mean(), finite.std()))
 
 
-def test_more_values_than_fit_are_thinned_out_evenly():
+def test_thinned_rows_are_evenly_spread():
     thinned = ThinnedRows(max_rows=100)
     for start in range(0, 1000, 7):
         thinned.add(np.arange(start, min(start + 7, 1000)))
@@ -184,7 +184,7 @@ def test_ranges_are_compared_with_the_bounds_of_the_space(kit, tmp_path):
     assert (leaf.dimensions, leaf.shown, leaf.constant) == (4, (0, 1, 2, 3), 1)
 
 
-def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
+def test_missing_spaces_are_guessed(kit, tmp_path):
     block = kit.block([5])
     columns = {
         "obs/0": np.zeros((6, 3), np.float32),
@@ -207,7 +207,7 @@ def test_spaces_that_are_not_recorded_are_guessed(kit, tmp_path):
     )
 
 
-def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
+def test_values_of_discrete_observations_are_counted(kit, tmp_path):
     block = changed(kit.block([30]), obs=np.arange(31) % 5)
     with BlockWriter(resolve(tmp_path), DataSpec.from_block(block, spaces.Discrete(16)), "s") as writer:
         writer.write(block)
@@ -216,7 +216,7 @@ def test_of_discrete_observations_the_values_seen_are_counted(kit, tmp_path):
     assert (leaf.values_seen, leaf.values, summary.coverage) == (5, 16, None)
 
 
-def test_text_has_no_space_to_guess(kit, tmp_path):
+def test_space_of_text_is_not_guessed(kit, tmp_path):
     block = kit.block([5])
     block = changed(block, obs=np.array(list("abcdef"), object))
     with BlockWriter(resolve(tmp_path), DataSpec.from_block(block), "s") as writer:
@@ -233,7 +233,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-def test_the_document_keeps_its_fields(kit, tmp_path):
+def test_summary_json_keeps_its_fields(kit, tmp_path):
     document = summary_of(tmp_path, kit.block([30, 3])).to_json()
     assert document.keys() == FIELDS
     assert document["problems"][0].keys() == {"severity", "kind", "message", "path", "row"}

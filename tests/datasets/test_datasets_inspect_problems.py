@@ -43,7 +43,7 @@ def changed(block: Block, **columns: np.ndarray) -> Block:
 
 
 @pytest.mark.parametrize("layout", WRITTEN)
-def test_not_finite(kit, tmp_path, layout):
+def test_values_that_are_not_finite_are_errors(kit, tmp_path, layout):
     block = kit.block([3, 5, 2])
     block.columns["obs"][6, 1] = np.nan
     block.columns["obs"][7, 0] = np.inf
@@ -63,7 +63,7 @@ def test_not_finite(kit, tmp_path, layout):
         ({"obs": 11}, spaces.Discrete(3), "warning"),
     ],
 )
-def test_outside_space(kit, tmp_path, value, space, severity):
+def test_values_outside_the_space_are_problems(kit, tmp_path, value, space, severity):
     ((name, wrong),) = value.items()
     block = kit.block([3, 5, 2])
     block.columns[name][9] = wrong
@@ -74,7 +74,7 @@ def test_outside_space(kit, tmp_path, value, space, severity):
     assert problem.row in (1, 2)
 
 
-def test_a_space_that_is_not_that_of_the_data(kit, tmp_path):
+def test_space_that_does_not_fit_the_data_is_an_error(kit, tmp_path):
     write(tmp_path, kit.block(), spaces.Box(-1, 1, (2,)))
     (problem,) = found(tmp_path, "other-space")
     assert problem.severity == "error"
@@ -82,7 +82,7 @@ def test_a_space_that_is_not_that_of_the_data(kit, tmp_path):
 
 
 @pytest.mark.parametrize("layout", WRITTEN)
-def test_drift_is_told_of_each_file_and_the_rest_is_looked_at(kit, tmp_path, layout):
+def test_drifting_files_are_listed_and_the_rest_inspected(kit, tmp_path, layout):
     block = kit.block([30, 3])
     for i in range(3):
         write(tmp_path, kit.block([30, 3], first=10 * i), stem=f"good{i}", layout=layout)
@@ -105,7 +105,7 @@ def test_drift_is_told_of_each_file_and_the_rest_is_looked_at(kit, tmp_path, lay
     assert (summary.episodes, summary.files) == (8, 4)
 
 
-def test_spaces_that_drift(kit, tmp_path):
+def test_files_with_drifting_spaces_are_listed(kit, tmp_path):
     for i, n in enumerate((3, 3, 4)):
         write(tmp_path, kit.block(first=3 * i), spaces.Discrete(n), stem=f"f{i}")
     (problem,) = found(tmp_path, "drift")
@@ -113,7 +113,7 @@ def test_spaces_that_drift(kit, tmp_path):
     assert (problem.path or "").endswith("f2-000.parquet")
 
 
-def test_mixed_layouts(kit, tmp_path):
+def test_files_with_different_layouts_are_listed(kit, tmp_path):
     write(tmp_path, kit.block(), stem="a")
     write(tmp_path, kit.block(first=3), stem="b", layout="episodes/messagepack")
     (problem,) = found(tmp_path, "mixed-layouts")
@@ -122,7 +122,7 @@ def test_mixed_layouts(kit, tmp_path):
 
 
 @pytest.mark.parametrize("layout", WRITTEN)
-def test_all_unreadable_files_are_listed(kit, tmp_path, layout):
+def test_unreadable_files_are_all_listed(kit, tmp_path, layout):
     for i in range(6):
         write(tmp_path, kit.block(first=3 * i), stem=f"f{i}", layout=layout)
     paths = sorted(tmp_path.iterdir())
@@ -139,7 +139,7 @@ def test_all_unreadable_files_are_listed(kit, tmp_path, layout):
     assert inspect_paths([str(tmp_path)]).sampled_episodes < 18
 
 
-def test_a_dataset_without_any_good_file_is_a_list_of_problems(kit, tmp_path):
+def test_dataset_without_readable_files_has_only_problems(kit, tmp_path):
     write(tmp_path, kit.block())
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-1])
@@ -148,12 +148,12 @@ def test_a_dataset_without_any_good_file_is_a_list_of_problems(kit, tmp_path):
     assert [problem.kind for problem in summary.problems] == ["unreadable"]
 
 
-def test_nothing_there_is_refused(tmp_path):
+def test_missing_path_is_refused(tmp_path):
     with pytest.raises(DataError, match="nowhere does not exist"):
         inspect_paths([str(tmp_path / "nowhere")])
 
 
-def test_missing_changed_and_unlisted_files_of_a_recording(kit, tmp_path):
+def test_missing_changed_and_unlisted_files_are_problems(kit, tmp_path):
     kit.record(tmp_path, kit.block(), kit.block(first=3), kit.block(first=6), kit.block(first=9))
     first, second, third, _ = sorted(tmp_path.glob("*.parquet"))
     first.unlink()
@@ -172,7 +172,7 @@ def test_missing_changed_and_unlisted_files_of_a_recording(kit, tmp_path):
     assert (unlisted.severity, unlisted.path) == ("warning", str(tmp_path / "copy.parquet"))
 
 
-def test_commits_without_a_manifest_are_looked_into_too(kit, tmp_path):
+def test_recording_with_only_commits_is_inspected(kit, tmp_path):
     kit.record(tmp_path, kit.block(), kit.block(first=3), manifest=False)
     first = min(tmp_path.glob("*.parquet"))
     first.write_bytes(bytes(first.stat().st_size))
@@ -181,7 +181,7 @@ def test_commits_without_a_manifest_are_looked_into_too(kit, tmp_path):
     assert summary.episodes == 3
 
 
-def test_lengths_other_than_those_recorded(kit, tmp_path):
+def test_episode_lengths_that_differ_from_the_manifest_are_errors(kit, tmp_path):
     kit.record(tmp_path, kit.block([3, 5]), kit.block([4], first=2))
     manifest = read_manifest(resolve(tmp_path))
     assert manifest is not None
@@ -193,7 +193,7 @@ def test_lengths_other_than_those_recorded(kit, tmp_path):
     assert "000000-a1-000.parquet holds 8 timesteps in 2 rows, but its recording lists" in problem.message
 
 
-def test_a_file_that_is_not_what_its_manifest_says(kit, tmp_path):
+def test_file_that_differs_from_its_manifest_is_drift(kit, tmp_path):
     kit.record(tmp_path, kit.block())
     manifest = read_manifest(resolve(tmp_path))
     assert manifest is not None
@@ -203,7 +203,7 @@ def test_a_file_that_is_not_what_its_manifest_says(kit, tmp_path):
     assert "'actions' is int32 [] in one and int64 [] in the other" in problem.message
 
 
-def test_observations_that_are_not_one_more_than_the_steps(kit, tmp_path):
+def test_wrong_number_of_observations_is_an_error(kit, tmp_path):
     write(tmp_path, kit.block([3, 5]))
     (path,) = tmp_path.iterdir()
     table = pq.read_table(path)
@@ -217,7 +217,7 @@ def test_observations_that_are_not_one_more_than_the_steps(kit, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["episodes/arrow", "episodes/messagepack"])
-def test_episodes_that_are_odd(kit, tmp_path, layout):
+def test_invalid_episode_ends_are_problems(kit, tmp_path, layout):
     block = changed(kit.block([3, 0, 2, 4]), rewards=np.zeros(9, np.float32))
     block.eps_id[2] = "e0"
     block.terminated[:] = [True, True, True, False]
@@ -240,14 +240,14 @@ def test_episodes_that_are_odd(kit, tmp_path, layout):
     assert odd["zero-rewards"].message.startswith("all 9 inspected rewards are 0")
 
 
-def test_ids_are_compared_over_all_files(kit, tmp_path):
+def test_ids_are_compared_across_files(kit, tmp_path):
     for i in range(30):
         write(tmp_path, kit.block([2], first=i % 29), stem=f"f{i:02}")
     (problem,) = found(tmp_path, "repeated-id", sample_limit=1)
     assert (problem.path or "").endswith("f29-000.parquet")
 
 
-def test_constant_columns(kit, tmp_path):
+def test_constant_columns_are_problems(kit, tmp_path):
     block = kit.block([20, 20])
     block.columns["obs"][:, 2] = 0.5
     block.columns["actions"][:] = 1
@@ -260,7 +260,7 @@ def test_constant_columns(kit, tmp_path):
     )
 
 
-def test_behaviour_without_log_probabilities(kit, tmp_path):
+def test_missing_log_probabilities_are_noted(kit, tmp_path):
     write(tmp_path, kit.block())
     (problem,) = found(tmp_path, "no-logp")
     assert problem.severity == "info"
@@ -268,7 +268,7 @@ def test_behaviour_without_log_probabilities(kit, tmp_path):
     assert not found(tmp_path / "with", "no-logp")
 
 
-def test_files_without_rows_and_notes(kit, tmp_path):
+def test_files_without_rows_and_notes_are_listed(kit, tmp_path):
     write(tmp_path, kit.block())
     (path,) = tmp_path.iterdir()
     pq.write_table(pq.read_schema(path).empty_table(), tmp_path / "empty.parquet")
@@ -279,7 +279,7 @@ def test_files_without_rows_and_notes(kit, tmp_path):
     assert note.message == "1 file that is not data was left out: README.md"
 
 
-def test_problems_come_worst_first(kit, tmp_path):
+def test_problems_are_sorted_by_severity(kit, tmp_path):
     block = changed(kit.block([3]), rewards=np.full(3, np.nan, np.float32))
     block.eps_id[:] = "x"
     write(tmp_path, block, stem="a")
@@ -289,7 +289,7 @@ def test_problems_come_worst_first(kit, tmp_path):
     assert set(severities) == {"error", "warning", "info"}
 
 
-def test_good_data_have_no_problem(kit, tmp_path):
+def test_valid_data_have_no_problems(kit, tmp_path):
     block = changed(kit.block([30, 5]), action_logp=np.random.default_rng(0).normal(size=35))
     for layout in WRITTEN:
         write(tmp_path / layout, block, spaces.Discrete(3), layout=layout)
@@ -297,17 +297,17 @@ def test_good_data_have_no_problem(kit, tmp_path):
         assert summary.problems == (), layout
 
 
-def test_each_kind_is_in_the_documentation():
+def test_documentation_lists_every_kind_of_problem():
     page = (Path(__file__).parents[2] / "docs" / "data" / "inspect.md").read_text()
     for kind in get_args(Kind):
         assert f"| `{kind}` |" in page, kind
 
 
-def test_the_layouts_tested_are_those_written():
+def test_every_written_layout_is_tested():
     assert set(WRITTEN) <= set(LAYOUTS)
 
 
-def test_stores_without_folders_are_inspected_alike(kit, memory):
+def test_stores_without_folders_are_inspected(kit, memory):
     kit.record(memory, kit.block([30, 5]), kit.block([9], first=2))
     resolve(memory).child("left.parquet").write_bytes(b"PAR1")
     summary = inspect_paths([memory], sample_limit=None)

@@ -30,7 +30,7 @@ def inspected(block, spec, layout):
 
 @examples(40)
 @given(recordings(), st.sampled_from(LAYOUTS))
-def test_good_data_of_any_space_have_no_error(recording, layout):
+def test_valid_data_of_any_space_have_no_errors(recording, layout):
     block, spec = recording
     summary = inspected(block, spec, layout)
     assert [problem for problem in summary.problems if problem.severity == "error"] == []
@@ -42,7 +42,7 @@ def test_good_data_of_any_space_have_no_error(recording, layout):
 
 @examples(40)
 @given(recordings(with_outputs=False))
-def test_a_guessed_space_holds_the_data_that_it_was_guessed_from(recording):
+def test_guessed_space_contains_its_data(recording):
     block, spec = recording
     summary = inspected(block, replace(spec, observation_space=None, action_space=None), "episodes/arrow")
     for column, document in (("obs", summary.observation_space), ("actions", summary.action_space)):

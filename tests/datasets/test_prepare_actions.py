@@ -32,7 +32,7 @@ def recorded(block: Block, tmp_path: Path) -> pa.Table:
     return table_of(block, tmp_path / "columns")
 
 
-def test_a_table_of_ones_own_holds_the_environments(recorded: pa.Table, tmp_path: Path) -> None:
+def test_table_contains_the_environments_actions(recorded: pa.Table, tmp_path: Path) -> None:
     names = ["next_obs" if name == "new_obs" else name for name in recorded.column_names]
     path = write_files(tmp_path / "own", recorded.rename_columns(names))
     dataset = open_data(path)
@@ -41,20 +41,20 @@ def test_a_table_of_ones_own_holds_the_environments(recorded: pa.Table, tmp_path
 
 
 @pytest.mark.parametrize("order", [lambda table: table, scrambled], ids=["in order", "scrambled"])
-def test_a_recording_of_the_reference_holds_a_modules(order, recorded: pa.Table, tmp_path: Path) -> None:
+def test_rllib_recording_contains_the_modules_actions(order, recorded: pa.Table, tmp_path: Path) -> None:
     dataset = open_data(write_files(tmp_path / "rllib", order(recorded)))
     assert dataset.spec.normalized_actions
     assert NOTE not in dataset.notes
 
 
-def test_the_user_knows_best(recorded: pa.Table, tmp_path: Path) -> None:
+def test_actions_normalized_of_the_user_takes_precedence(recorded: pa.Table, tmp_path: Path) -> None:
     path = write_files(tmp_path / "rllib", recorded)
     dataset = open_data(Reading((path,), actions_normalized=False))
     assert not dataset.spec.normalized_actions
     assert open_data(Reading((path,), actions_normalized=True)).spec.normalized_actions
 
 
-def test_both_kinds_are_no_one_dataset_unless_actions_are_discrete(
+def test_mixing_both_kinds_is_refused_unless_actions_are_discrete(
     recorded: pa.Table, tmp_path: Path
 ) -> None:
     path = write_files(tmp_path / "rllib", recorded)

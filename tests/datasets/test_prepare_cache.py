@@ -35,20 +35,20 @@ def folder_of(path: str) -> Path:
     return Path(str(open_reading(Reading((path,))).paths[0]))
 
 
-def test_it_is_an_ordinary_recording(rows, block):
+def test_prepared_folder_is_an_ordinary_dataset(rows, block):
     folder = folder_of(rows)
     assert episode_hashes(kit.read_block(open_dataset(folder, verify=True))) == episode_hashes(block)
     assert (folder / "prepared.json").exists()
     assert leftovers(folder) == ["prepared.json"]
 
 
-def test_it_is_made_once(rows, monkeypatch):
+def test_data_are_prepared_once(rows, monkeypatch):
     first = folder_of(rows)
     monkeypatch.setattr("hindcast.datasets.prepare.preparer.prepare_in_process", None)
     assert folder_of(rows) == first
 
 
-def test_another_file_is_another_dataset(rows, block):
+def test_changed_files_are_prepared_again(rows, block):
     first = folder_of(rows)
     file = Path(rows) / "part-0.parquet"
     file.touch()
@@ -59,7 +59,7 @@ class Killed(BaseException):
     pass
 
 
-def test_what_was_interrupted_goes_on(rows, block, monkeypatch):
+def test_interrupted_preparation_resumes(rows, block, monkeypatch):
     make, made = preparer.make_partition, []
 
     def killed(job, number, found):
@@ -87,7 +87,7 @@ def _prepare(path: str, results) -> None:
     results.put(str(open_reading(Reading((path,))).paths[0]))
 
 
-def test_two_preparers_do_no_harm(rows, block):
+def test_two_preparers_at_once_agree(rows, block):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     others = [context.Process(target=_prepare, args=(rows, results)) for _ in range(2)]
@@ -100,7 +100,7 @@ def test_two_preparers_do_no_harm(rows, block):
     assert episode_hashes(kit.read_block(open_dataset(found.pop(), verify=True))) == episode_hashes(block)
 
 
-def test_who_waits_for_another_preparer_says_so_and_can_be_stopped(rows, block):
+def test_waiting_for_another_preparer_is_noted_and_can_be_stopped(rows, block):
     class Stopped(Exception):
         pass
 
@@ -148,7 +148,7 @@ class Base(OfflinePreLearner):
 """
 
 
-def test_another_mapper_is_another_dataset(tmp_path, monkeypatch):
+def test_changed_mapper_is_prepared_again(tmp_path, monkeypatch):
     """Also where only the file of a class that it extends was edited."""
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))

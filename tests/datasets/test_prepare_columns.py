@@ -56,7 +56,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return kit.write_files(tmp_path / "rows", kit.scrambled(pq.read_table(file)), files=2)
 
 
-def test_the_columns_of_rllibs_guide_are_those_of_the_data(path: str) -> None:
+def test_columns_of_rllibs_guide_are_accepted(path: str) -> None:
     ids = (Columns.EPS_ID, Columns.AGENT_ID)
     own = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS, Columns.ACTIONS)
     dataset = open_data(reading(path, *ids, *own, Columns.TERMINATED, Columns.TRUNCATED))
@@ -65,32 +65,32 @@ def test_the_columns_of_rllibs_guide_are_those_of_the_data(path: str) -> None:
     assert (block.terminated | block.truncated).all()
 
 
-def test_only_these_are_read(path: str) -> None:
+def test_only_requested_columns_are_read(path: str) -> None:
     dataset = open_data(reading(path, "obs", "actions", "vf_preds"))
     assert list(dataset.spec.leaves) == ["obs", "actions", "vf_preds"]
     assert kit.read_block(dataset).columns.keys() == {"obs", "actions", "vf_preds"}
     assert dataset.num_steps == 11
 
 
-def test_what_every_episode_has_may_be_named(path: str) -> None:
+def test_implicit_columns_may_be_named(path: str) -> None:
     columns = ("eps_id", "t", "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds")
     dataset = open_data(reading(path, *columns))
     assert kit.read_block(dataset).columns.keys() == {"obs", "actions", "rewards"}
 
 
-def test_a_name_that_is_not_there_is_refused(path: str) -> None:
+def test_unknown_column_is_refused(path: str) -> None:
     with pytest.raises(DataError, match=r"has no column '?rewardz'?, which `columns` names"):
         open_data(reading(path, "obs", "actions", "rewardz"))
 
 
-def test_they_hold_beside_a_filter(path: str) -> None:
+def test_columns_apply_together_with_a_filter(path: str) -> None:
     term = FilterTerm(column="rewards", op=">=", value=0.5)
     dataset = open_data(reading(path, "obs", "actions", filter=(term,)))
     assert list(dataset.spec.leaves) == ["obs", "actions"]
     assert 0 < dataset.num_steps < 11
 
 
-def test_files_that_differ_elsewhere_are_one_dataset(tmp_path: Path) -> None:
+def test_files_that_differ_in_other_columns_are_compatible(tmp_path: Path) -> None:
     paths = [
         stored(tmp_path / "one", LAYOUTS[0], **OUTPUTS),
         stored(tmp_path / "other", LAYOUTS[1], vf_preds=()),
@@ -101,7 +101,7 @@ def test_files_that_differ_elsewhere_are_one_dataset(tmp_path: Path) -> None:
     assert list(dataset.spec.leaves) == ["obs", "actions", "rewards"]
 
 
-def test_other_columns_are_not_touched(tmp_path: Path) -> None:
+def test_other_columns_are_never_decoded(tmp_path: Path) -> None:
     """Even one that cannot be read."""
     (file,) = Path(stored(tmp_path / "data", LAYOUTS[0], **OUTPUTS)).glob("*.parquet")
     table = pq.read_table(file)
@@ -123,7 +123,7 @@ class TestTraining:
     def resource(self, tmp_path: Path, data: Path, *columns: str) -> Any:
         return training(tmp_path / "runs", data, input=[{"path": str(data), "columns": list(columns)}])
 
-    def test_it_reads_only_these(self, tmp_path: Path, data: Path) -> None:
+    def test_training_reads_only_requested_columns(self, tmp_path: Path, data: Path) -> None:
         resource = self.resource(tmp_path, data, "obs", "actions")
         (one,) = open_inputs(resource, inputs_of(resource, FileReferences({})))
         assert one.path == str(data)
@@ -132,10 +132,10 @@ class TestTraining:
         assert "rewards" in one.opened_data.with_all_columns().spec.leaves
         assert train(resource).state == "Succeeded"
 
-    def test_what_it_needs_must_be_among_them(self, tmp_path: Path, data: Path) -> None:
+    def test_columns_without_a_required_one_are_refused(self, tmp_path: Path, data: Path) -> None:
         with pytest.raises(DataError, match="has for 'actions' the columns none, but the space"):
             train(self.resource(tmp_path, data, "obs", "rewards"))
 
-    def test_a_name_that_is_not_there_is_refused(self, tmp_path: Path, data: Path) -> None:
+    def test_unknown_column_is_refused(self, tmp_path: Path, data: Path) -> None:
         with pytest.raises(DataError, match="has no column logp, which `columns` names: it has obs"):
             plan(self.resource(tmp_path, data, "obs", "actions", "logp"), [])

@@ -39,7 +39,7 @@ def partitioned(folder: Path, block: Block, key: str = "eps_id", drop: Sequence[
     return folder
 
 
-def test_a_folder_for_each_episode_names_it(tmp_path):
+def test_folder_per_episode_names_the_episode(tmp_path):
     block = kit.make_block([5, 5, 6])
     folder = partitioned(tmp_path / "hive", block)
     assert episode_hashes(kit.read_block(open_data(folder))) == episode_hashes(block)
@@ -48,7 +48,7 @@ def test_a_folder_for_each_episode_names_it(tmp_path):
     assert (summary.episodes, summary.timesteps) == (3, 16)
 
 
-def test_schema_names_a_key(tmp_path):
+def test_schema_may_name_a_key(tmp_path):
     block = kit.make_block([5, 5])
     folder = partitioned(tmp_path / "hive", block, key="customer")
     reading = Reading((str(folder),), options=ReadOptions(schema={"eps_id": "customer"}))
@@ -61,7 +61,7 @@ def test_schema_names_a_key(tmp_path):
     ("values", "expected"),
     [(("2", "10"), [2, 10]), (("01", "2"), ["01", "2"]), (("a%2Fb", "c"), ["a/b", "c"])],
 )
-def test_other_keys_are_columns(tmp_path, values, expected):
+def test_other_keys_become_columns(tmp_path, values, expected):
     table = kit.table_of(kit.make_block([4, 4]), tmp_path / "flat")
     for number, value in enumerate(values):
         kit.write_files(tmp_path / "hive" / f"day={value}", table.slice(4 * number, 4))
@@ -70,7 +70,7 @@ def test_other_keys_are_columns(tmp_path, values, expected):
     assert days == {"e0": expected[0], "e1": expected[1]}
 
 
-def test_a_filter_compares_keys(tmp_path):
+def test_filter_compares_keys(tmp_path):
     table = kit.table_of(kit.make_block([4, 4]), tmp_path / "flat")
     for number in range(2):
         kit.write_files(tmp_path / "hive" / f"day={number}", table.slice(4 * number, 4))
@@ -79,7 +79,7 @@ def test_a_filter_compares_keys(tmp_path):
     assert found.eps_id.tolist() == ["e1"]
 
 
-def test_text_tables_have_keys_too(tmp_path):
+def test_text_tables_have_keys(tmp_path):
     table = kit.table_of(kit.make_block([4, 3]), tmp_path / "flat")
     kept = table.select(["t", "actions", "rewards", "terminateds", "truncateds"])
     for name in ("obs", "new_obs"):
@@ -93,20 +93,20 @@ def test_text_tables_have_keys_too(tmp_path):
     assert dict(zip(found.eps_id, found.length.tolist(), strict=True)) == {"e0": 4, "e1": 3}
 
 
-def test_a_column_of_the_file_counts_before_a_key(tmp_path):
+def test_column_of_the_file_takes_precedence_over_a_key(tmp_path):
     block = kit.make_block([5, 5])
     folder = partitioned(tmp_path / "hive", block, drop=())
     assert episode_hashes(kit.read_block(open_data(folder))) == episode_hashes(block)
 
 
-def test_a_key_that_is_null_is_refused_by_name(tmp_path):
+def test_null_key_is_refused_by_name(tmp_path):
     table = kit.table_of(kit.make_block([4]), tmp_path / "flat").drop_columns(["eps_id"])
     kit.write_files(tmp_path / "hive" / "eps_id=__HIVE_DEFAULT_PARTITION__", table)
     with pytest.raises(DataError, match=r"part-0.parquet, row 0: 'eps_id' is null"):
         open_data(tmp_path / "hive")
 
 
-def test_rows_of_files_whose_observations_contradict_do_not_join(tmp_path):
+def test_contradicting_observations_between_files_are_refused(tmp_path):
     """Without an id, timesteps that go on by chance are not enough."""
     table: pa.Table = kit.table_of(kit.make_block([2, 5]), tmp_path / "flat").drop_columns(["eps_id"])
     folder = tmp_path / "rows"

@@ -68,7 +68,7 @@ def dealt_in_order(cache: Path) -> bool:
 
 @pytest.mark.parametrize("has_t", [True, False])
 @pytest.mark.parametrize("files", [1, 9])
-def test_they_are_read_once_and_keep_their_order(tmp_path, reads, files, has_t):
+def test_rows_in_order_are_read_once_and_keep_their_order(tmp_path, reads, files, has_t):
     path = kit.write_files(tmp_path / "rows", rows(tmp_path, has_t), files)
     found = kit.read_block(open_data(path, cache=tmp_path / "cache"))
     assert found.eps_id.tolist() == BLOCK.eps_id.tolist()
@@ -117,7 +117,7 @@ def write_text(folder: Path, table: pa.Table, ending: str) -> str:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.parametrize("has_ids", [True, False])
-def test_tasks_read_parts_twice_only_where_two_of_them_meet(tmp_path, monkeypatch, reads, has_ids):
+def test_tasks_read_parts_twice_only_where_two_tasks_meet(tmp_path, monkeypatch, reads, has_ids):
     import ray
 
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 1)
@@ -126,7 +126,7 @@ def test_tasks_read_parts_twice_only_where_two_of_them_meet(tmp_path, monkeypatc
     path, parts = tmp_path / "rows.parquet", len(table) // 2
     here = open_data(path, cache=tmp_path / "here")
     assert len(reads()) == parts
-    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     there = open_data(path, cache=tmp_path / "there")
     assert (there.digest, there.notes) == (here.digest, here.notes)
     tasks = int(ray.cluster_resources()["CPU"])
@@ -136,13 +136,13 @@ def test_tasks_read_parts_twice_only_where_two_of_them_meet(tmp_path, monkeypatc
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
-def test_tasks_that_end_while_they_are_cancelled_do_no_harm(tmp_path, monkeypatch):
+def test_tasks_ending_while_cancelled_do_no_harm(tmp_path, monkeypatch):
     """An interruption at a moment that differs each time; what is left is made afterwards."""
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 1)
     pq.write_table(rows(tmp_path), tmp_path / "rows.parquet", row_group_size=2)
     whole = open_data(tmp_path / "rows.parquet", cache=tmp_path / "here").digest
-    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
-    monkeypatch.setattr("hindcast.datasets.prepare.ray_data._LOOK_S", 0.002)
+    monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
+    monkeypatch.setattr("hindcast.datasets.prepare.ray_data._PROGRESS_INTERVAL_SECONDS", 0.002)
     for most in range(12):
         looks = itertools.count()
 
@@ -156,7 +156,7 @@ def test_tasks_that_end_while_they_are_cancelled_do_no_harm(tmp_path, monkeypatc
         assert open_data(tmp_path / "rows.parquet", cache=cache).digest == whole
 
 
-def test_an_episode_longer_than_many_partitions(tmp_path):
+def test_episode_longer_than_many_partitions_is_prepared(tmp_path):
     long = kit.make_block([3, 900, 5])
     path = kit.write_files(tmp_path / "rows", kit.table_of(long, tmp_path / "table"), 9)
     found = kit.read_block(open_data(path, cache=tmp_path / "cache"))
@@ -164,7 +164,7 @@ def test_an_episode_longer_than_many_partitions(tmp_path):
     assert dealt_in_order(tmp_path / "cache")
 
 
-def test_rows_of_an_episode_may_be_in_disorder_among_themselves(tmp_path):
+def test_rows_within_an_episode_may_be_out_of_order(tmp_path):
     table = rows(tmp_path)
     ids = np.repeat(np.arange(len(BLOCK.length)), BLOCK.length)
     noise = np.random.default_rng(0).uniform(size=len(ids))
@@ -188,7 +188,7 @@ def out_of_order(count: int, where: str) -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("where", ["everywhere", "in the first file", "in the last file", "at both ends"])
-def test_rows_that_lie_apart_are_brought_together(tmp_path, where):
+def test_scattered_rows_are_grouped_by_episode(tmp_path, where):
     table = rows(tmp_path)
     path = kit.write_files(tmp_path / "rows", table.take(out_of_order(len(table), where)), 9)
     dataset = open_data(path, cache=tmp_path / "cache")
@@ -198,7 +198,7 @@ def test_rows_that_lie_apart_are_brought_together(tmp_path, where):
     assert {Path(part.path) for unit in dataset.units for part in unit.parts} == files, "nothing is left over"
 
 
-def test_where_the_first_part_shows_that_rows_lie_apart_no_order_is_tried(tmp_path, reads):
+def test_scattered_rows_in_the_first_part_skip_stored_order(tmp_path, reads):
     path = kit.write_files(tmp_path / "rows", kit.scrambled(rows(tmp_path)), 9)
     open_data(path, cache=tmp_path / "cache")
     assert len(reads()) == 9
@@ -219,7 +219,7 @@ def _stop_after(parts: int) -> Hooks:
 
 
 @pytest.mark.parametrize("where", [None, "everywhere", "in the last file"])
-def test_interrupted_anywhere_it_goes_on(tmp_path, where):
+def test_preparation_interrupted_anywhere_resumes(tmp_path, where):
     table = rows(tmp_path)
     in_turn = table if where is None else table.take(out_of_order(len(table), where))
     path = kit.write_files(tmp_path / "rows", in_turn, 9)
@@ -234,11 +234,11 @@ def test_interrupted_anywhere_it_goes_on(tmp_path, where):
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(BLOCK)
 
 
-def test_what_an_earlier_version_began_goes_on_by_episode(tmp_path, monkeypatch):
+def test_preparation_of_an_earlier_version_resumes_by_episode(tmp_path, monkeypatch):
     """It brought all rows together, and wrote nothing of how it dealt with them."""
     path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
     with monkeypatch.context() as earlier:
-        earlier.setattr(preparer, "_begins_in_order", lambda *_: False)
+        earlier.setattr(preparer, "_should_keep_stored_order", lambda *_: False)
         with pytest.raises(_Stopped):
             open_data(path, cache=tmp_path / "cache", hooks=_stop_after(14))
     (folder,) = (tmp_path / "cache" / "prepared").iterdir()

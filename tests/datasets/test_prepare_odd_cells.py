@@ -99,7 +99,7 @@ WAY_OUT = "fix it, or remove its episode from the data"
         ),
     ],
 )
-def test_what_is_odd_is_named_with_its_row_and_a_way_out(
+def test_invalid_cell_is_named_with_its_row_and_a_remedy(
     tmp_path: Path, column: str, values: list[Any], said: str
 ) -> None:
     following = {"new_obs": [values[0]] * 21} if column == "obs" else {}
@@ -121,7 +121,7 @@ def test_what_is_odd_is_named_with_its_row_and_a_way_out(
         (pa.array(range(21), pa.timestamp("us")), "is a column of timestamp"),
     ],
 )
-def test_a_column_that_cannot_be_read_can_be_left_out(
+def test_unreadable_column_can_be_left_out(
     tmp_path: Path, is_whole: bool, values: Any, said: str
 ) -> None:
     path = write(tmp_path, is_whole, custom=values)
@@ -136,7 +136,7 @@ def test_a_column_that_cannot_be_read_can_be_left_out(
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [[0.0], [1.0]]])
-def test_a_null_in_a_list_has_its_row_in_scrambled_rows_too(tmp_path: Path, values: list[Any]) -> None:
+def test_null_in_a_list_is_located_in_scrambled_rows(tmp_path: Path, values: list[Any]) -> None:
     odd = [values[0], None]
     obs = [odd if row == 7 else values for row in range(21)]
     path = write(tmp_path, False, obs=obs, new_obs=[values] * 21)
@@ -149,14 +149,14 @@ def test_text_rewards_are_refused(tmp_path: Path, is_whole: bool) -> None:
         opened(write(tmp_path, is_whole, rewards=["0.5"] * 21))
 
 
-def test_a_cell_of_csv_that_is_no_number_has_its_row(tmp_path: Path) -> None:
+def test_csv_cell_that_is_not_a_number_is_located(tmp_path: Path) -> None:
     rows = [f"e,{t},{'abc' if t == 7 else t / 3},{t},{t % 2},1" for t in range(10)]
     (tmp_path / "steps.csv").write_text("\n".join(["eps_id,t,obs_0,obs_1,actions,rewards", *rows]))
     with pytest.raises(DataError, match=r"steps\.csv, row 7: 'obs_0' is 'abc': expected a number"):
         opened(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 
 
-def test_a_time_that_is_none_has_its_row(tmp_path: Path) -> None:
+def test_null_time_is_located(tmp_path: Path) -> None:
     rows = [f"e,{'soon' if t == 7 else f'2026-01-{t + 10}'},{t / 3},{t % 2},1" for t in range(10)]
     (tmp_path / "steps.csv").write_text("\n".join(["eps_id,t,obs,actions,rewards", *rows]))
     with pytest.raises(
@@ -171,7 +171,7 @@ def test_flags_as_text_are_read_in_order_and_out_of_order(tmp_path: Path, is_who
 
 
 class TestNullNextObservations:
-    def test_at_the_ends_are_zeros_where_that_is_asked_for(self, tmp_path: Path, is_whole: bool) -> None:
+    def test_null_at_the_end_becomes_zeros_on_request(self, tmp_path: Path, is_whole: bool) -> None:
         path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 11, 20))
         block = opened(path, ignore_final_observation=True)
         assert sorted(block.length.tolist()) == [9, 12]
@@ -180,7 +180,7 @@ class TestNullNextObservations:
         now = block.columns["obs"][block.obs_row]
         assert sorted(map(tuple, now.tolist())) == sorted(map(tuple, steps()["obs"]))
 
-    def test_are_refused_by_the_name_of_the_option(self, tmp_path: Path, is_whole: bool) -> None:
+    def test_null_at_the_end_is_refused_with_the_option(self, tmp_path: Path, is_whole: bool) -> None:
         path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 11, 20))
         with pytest.raises(
             DataError,
@@ -188,7 +188,7 @@ class TestNullNextObservations:
         ):
             opened(path)
 
-    def test_at_the_end_of_an_episode_that_was_cut_off_leave_its_last_step_out(
+    def test_null_at_a_cut_off_end_drops_the_last_step(
         self, tmp_path: Path, is_whole: bool
     ) -> None:
         """Even where no flag says that it ended, as in what SQL's LEAD makes."""
@@ -206,7 +206,7 @@ class TestNullNextObservations:
         assert block.columns["obs"][begin : begin + 9].tolist() == known["obs"][12:]
         assert "1 last step was left out" in "".join(dataset.notes)
 
-    def test_elsewhere_are_refused(self, tmp_path: Path, is_whole: bool) -> None:
+    def test_null_within_an_episode_is_refused(self, tmp_path: Path, is_whole: bool) -> None:
         path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 4))
         with pytest.raises(
             DataError, match=rf"row {4 + (not is_whole)} .*'new_obs' is null in a row that does not end its"
@@ -216,7 +216,7 @@ class TestNullNextObservations:
 
 class TestIds:
     @pytest.mark.parametrize("kind", ["extension", "bytes"])
-    def test_of_uuids_are_their_digits(self, tmp_path: Path, is_whole: bool, kind: str) -> None:
+    def test_uuids_become_their_digits(self, tmp_path: Path, is_whole: bool, kind: str) -> None:
         ids: pa.Array = pa.array([IDS[one == "e1"].bytes for one in steps()["eps_id"]], pa.binary(16))
         if kind == "extension":
             ids = pa.ExtensionArray.from_storage(pa.uuid(), ids)
@@ -224,13 +224,13 @@ class TestIds:
         assert sorted(block.eps_id.tolist()) == sorted(one.hex for one in IDS)
         assert dict(zip(block.eps_id, block.length, strict=True)) == {IDS[0].hex: 12, IDS[1].hex: 9}
 
-    def test_of_other_bytes_are_refused(self, tmp_path: Path, is_whole: bool) -> None:
+    def test_other_bytes_are_refused(self, tmp_path: Path, is_whole: bool) -> None:
         ids = pa.array([b"a"] * 21, pa.binary())
         with pytest.raises(DataError, match="'eps_id' is a column of binary: expected text or whole numbers"):
             opened(write(tmp_path, is_whole, eps_id=ids))
 
 
-def test_rewards_in_lists_of_one_number_are_numbers(tmp_path: Path, is_whole: bool) -> None:
+def test_rewards_in_lists_of_one_number_are_accepted(tmp_path: Path, is_whole: bool) -> None:
     plain = opened(write(tmp_path, is_whole))
     packed = opened(write(tmp_path, is_whole, rewards=[[reward] for reward in steps()["rewards"]]))
     assert packed.columns["rewards"].tolist() == plain.columns["rewards"].tolist()

@@ -21,7 +21,7 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def test_whole_episodes_are_left_where_they_are(tmp_path, cache):
+def test_complete_episodes_are_opened_directly(tmp_path, cache):
     record(recording(tmp_path / "data"))
     found = open_reading(Reading((str(tmp_path / "data"),)), cache=cache)
     assert found.paths == [str(tmp_path / "data")]
@@ -29,7 +29,7 @@ def test_whole_episodes_are_left_where_they_are(tmp_path, cache):
 
 
 @pytest.mark.parametrize("kind", ["recording", "plain", "scrambled"])
-def test_an_unknown_read_option_is_refused_wherever_parquet_is_read(tmp_path, cache, kind):
+def test_unknown_read_option_of_parquet_is_refused(tmp_path, cache, kind):
     path = tmp_path / "data"
     if kind == "recording":
         record(recording(path))
@@ -40,7 +40,7 @@ def test_an_unknown_read_option_is_refused_wherever_parquet_is_read(tmp_path, ca
         open_reading(Reading((str(path),), options=ReadOptions(options={"include_paths": True})), cache=cache)
 
 
-def test_scrambled_columns_become_the_original_episodes(tmp_path, cache):
+def test_scrambled_rows_become_the_original_episodes(tmp_path, cache):
     record(
         recording(
             tmp_path / "data", environment=CARTPOLE, duration={"episodes": 500}, output={"format": "Columns"}
@@ -58,7 +58,7 @@ def test_scrambled_columns_become_the_original_episodes(tmp_path, cache):
         assert said in dataset.notes[0]
 
 
-def test_stored_order_is_said(tmp_path, cache):
+def test_stored_order_is_noted(tmp_path, cache):
     block = kit.make_block([4, 7, 3])
     table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
     rounds = table.take(np.argsort(np.concatenate([np.arange(n) for n in block.length]), kind="stable"))
@@ -67,7 +67,7 @@ def test_stored_order_is_said(tmp_path, cache):
     assert "3 as stored" in dataset.notes[0]
 
 
-def test_missing_step_names_episode_and_timestep(tmp_path, cache):
+def test_missing_timestep_is_named(tmp_path, cache):
     table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
     path = kit.write_files(tmp_path / "rows", table.take(np.delete(np.arange(14), 6)))
     with pytest.raises(

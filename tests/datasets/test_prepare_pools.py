@@ -58,7 +58,7 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NOTED", str(folder))
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.setattr(preparer, "_HERE_BYTES", 0)
+    monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     monkeypatch.setattr(preparer, "Job", NotedJob)
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
     return folder
@@ -85,7 +85,7 @@ def data_worker(ray_here: Path, noted: Path, warm: WarmPython) -> Iterator[None]
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
-def test_the_learners_cpus_are_left_alone(tmp_path: Path, noted: Path, data_worker: None) -> None:
+def test_preparation_leaves_the_learners_cpus_alone(tmp_path: Path, noted: Path, data_worker: None) -> None:
     block = kit.make_block(np.arange(1, 40).tolist())
     table = kit.table_of(block, tmp_path / "table")
     scrambled = kit.write_files(tmp_path / "rows", kit.scrambled(table), files=6)
@@ -103,7 +103,7 @@ def test_the_learners_cpus_are_left_alone(tmp_path: Path, noted: Path, data_work
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here", "noted")
 @pytest.mark.filterwarnings("ignore")
-def test_a_class_that_tasks_cannot_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_that_tasks_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a module that only this process finds: Ray would repeat such tasks forever."""
     (tmp_path / "only_here.py").write_text("class Own:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)

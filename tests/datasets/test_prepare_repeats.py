@@ -35,7 +35,7 @@ def opened(tmp_path: Path, table: pa.Table, **prepare: Any):
     return open_data(Reading((path,), prepare=PrepareSpec(**prepare)), cache=tmp_path / "cache")
 
 
-def test_whole_episodes_count_once_and_are_said(tmp_path: Path, table: pa.Table, block) -> None:
+def test_repeated_episodes_count_once_and_are_noted(tmp_path: Path, table: pa.Table, block) -> None:
     again = pa.concat_tables([table, table, table.slice(4, 7)])
     dataset = opened(tmp_path, again)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
@@ -47,7 +47,7 @@ def test_whole_episodes_count_once_and_are_said(tmp_path: Path, table: pa.Table,
     assert "part-0.parquet: row 14 (episode e0)" in said
 
 
-def test_without_next_observations_too(tmp_path: Path, table: pa.Table) -> None:
+def test_repeated_episodes_without_next_observations_count_once(tmp_path: Path, table: pa.Table) -> None:
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([table, table]).drop_columns(["next_obs"]))
     options = ReadOptions(ignore_final_observation=True)
     dataset = open_data(Reading((path,), options=options), cache=tmp_path / "cache")
@@ -64,7 +64,7 @@ def test_scrambled_rows_of_repeated_episodes_are_chained_once(
     assert any("14 rows repeat others, and count once" in note for note in dataset.notes)
 
 
-def test_a_prefix_that_was_written_before_the_rest_counts_once(
+def test_episode_stored_again_after_its_prefix_counts_once(
     tmp_path: Path, table: pa.Table, block
 ) -> None:
     dataset = opened(tmp_path, pa.concat_tables([table.slice(0, 4), table.slice(4, 3), table.slice(4)]))
@@ -73,12 +73,12 @@ def test_a_prefix_that_was_written_before_the_rest_counts_once(
 
 
 @pytest.mark.parametrize("order", ["Stored", "Chain"])
-def test_they_are_refused_on_demand(tmp_path: Path, table: pa.Table, order: str) -> None:
+def test_repeated_episodes_are_refused_on_request(tmp_path: Path, table: pa.Table, order: str) -> None:
     with pytest.raises(DataError, match=r"row \d+ \(episode e\d\): .*and prepare.duplicates is Refuse"):
         opened(tmp_path, pa.concat_tables([table, table]), duplicates="Refuse", order=order)
 
 
-def test_another_episode_of_the_same_id_is_kept(tmp_path: Path, table: pa.Table) -> None:
+def test_different_episode_with_the_same_id_is_kept(tmp_path: Path, table: pa.Table) -> None:
     place = table.schema.get_field_index("rewards")
     other = table.set_column(place, table.schema.field(place), pa.array(np.zeros(14)))
     dataset = opened(tmp_path, pa.concat_tables([table, other]), order="Stored")
@@ -98,7 +98,7 @@ def test_equal_timesteps_within_an_episode_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["Stored", "Chain", "Time"])
-def test_infos_in_another_order_and_another_nan_are_the_same_content(
+def test_infos_in_another_order_and_another_nan_are_equal(
     tmp_path: Path, table: pa.Table, order: str
 ) -> None:
     """As for episodes that are opened or merged: what differs in bytes only is the same."""

@@ -43,7 +43,7 @@ def opened(path: str, prepare: dict[str, Any] | None = None, **options: Any):
     return open_data(Reading((path,), options=ReadOptions(**options), prepare=PrepareSpec(**(prepare or {}))))
 
 
-def test_repeated_rows_count_once_and_are_said(tmp_path, block, table):
+def test_repeated_rows_count_once_and_are_noted(tmp_path, block, table):
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scrambled(table), table.slice(3, 2)]), 2)
     dataset = opened(path)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
@@ -52,7 +52,7 @@ def test_repeated_rows_count_once_and_are_said(tmp_path, block, table):
         opened(path, {"duplicates": "Refuse"})
 
 
-def test_one_timestep_with_two_contents_is_refused(tmp_path, table):
+def test_timestep_with_two_contents_is_refused(tmp_path, table):
     place = table.schema.get_field_index("rewards")
     other = table.slice(5, 1).set_column(place, table.schema.field(place), pa.array([9.0]))
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scrambled(table), other]))
@@ -75,14 +75,14 @@ def days(table: pa.Table, kind: str) -> pa.Table:
 
 
 @pytest.mark.parametrize("kind", ["timestamps", "zoned", "dates", "text", "zoned text"])
-def test_times_put_rows_in_order(tmp_path: Path, block: Block, table: pa.Table, kind: str) -> None:
+def test_times_order_rows(tmp_path: Path, block: Block, table: pa.Table, kind: str) -> None:
     path = kit.write_files(tmp_path / "rows", days(kit.scrambled(table), kind), 2)
     dataset = opened(path)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert any("put in order: 3 by t" in note for note in dataset.notes)
 
 
-def test_numbers_that_do_not_count_timesteps_are_joined_where_that_is_asked_for(
+def test_numbers_that_do_not_count_timesteps_are_joined_on_request(
     tmp_path: Path, block: Block, table: pa.Table
 ) -> None:
     path = kit.write_files(tmp_path / "rows", days(kit.scrambled(table), "numbers"))
@@ -93,7 +93,7 @@ def test_numbers_that_do_not_count_timesteps_are_joined_where_that_is_asked_for(
     assert not any("after timestep 0" in note for note in dataset.notes)
 
 
-def test_rows_between_which_others_are_missing_are_joined_where_that_is_asked_for(
+def test_rows_around_missing_ones_are_joined_on_request(
     tmp_path: Path, table: pa.Table
 ) -> None:
     thinned = table.take([0, 2, 3, 4, 8, 10, 11, 13]).drop_columns(["t"])
@@ -105,14 +105,14 @@ def test_rows_between_which_others_are_missing_are_joined_where_that_is_asked_fo
     assert (found.columns["rewards"] == thinned["rewards"].to_numpy()).all()
 
 
-def test_times_without_next_observations_and_a_filter_are_refused(tmp_path: Path, table: pa.Table) -> None:
+def test_filtering_times_without_next_observations_is_refused(tmp_path: Path, table: pa.Table) -> None:
     path = kit.write_files(tmp_path / "rows", days(table.drop_columns(["new_obs"]), "dates"))
     term = FilterTerm(column="rewards", op="<", value=0.6)
     with pytest.raises(DataError, match="'t' does not count timesteps and there is no 'new_obs'"):
         opened(path, filter=(term,), ignore_final_observation=True)
 
 
-def test_files_of_numbers_and_of_times_are_refused(tmp_path: Path, table: pa.Table) -> None:
+def test_mixing_numbers_and_times_is_refused(tmp_path: Path, table: pa.Table) -> None:
     kit.write_files(tmp_path / "rows", table)
     kit.write_files(tmp_path / "rows" / "more", days(table, "dates"))
     with pytest.raises(DataError, match="'t' is numbers in one and times in the other"):
@@ -120,7 +120,7 @@ def test_files_of_numbers_and_of_times_are_refused(tmp_path: Path, table: pa.Tab
 
 
 @pytest.mark.parametrize("policy", ["Keep", "Drop", "Refuse"])
-def test_unfinished_episodes(tmp_path, table, policy):
+def test_unfinished_episodes_follow_the_policy(tmp_path, table, policy):
     ended = np.zeros(14, dtype=bool)
     open_ended = table.set_column(table.schema.get_field_index("truncateds"), "truncateds", pa.array(ended))
     path = kit.write_files(tmp_path / "rows", kit.scrambled(open_ended))
@@ -137,7 +137,7 @@ def test_unfinished_episodes(tmp_path, table, policy):
     assert any(said in note for note in dataset.notes)
 
 
-def test_chaining_needs_observations_that_occur_once(tmp_path, table):
+def test_chaining_requires_distinct_observations(tmp_path, table):
     again = pa.array([[0.0, 0.0, 0.0]] * 14, table.schema.field("obs").type)
     same = table.set_column(table.schema.get_field_index("obs"), "obs", again).drop_columns(["t"])
     path = kit.write_files(tmp_path / "rows", kit.scrambled(same))
@@ -147,7 +147,7 @@ def test_chaining_needs_observations_that_occur_once(tmp_path, table):
         opened(path)
 
 
-def test_without_ids_the_stored_order_is_cut_where_episodes_end(tmp_path, block, table):
+def test_rows_without_ids_are_cut_where_episodes_end(tmp_path, block, table):
     rows = table.drop_columns(["eps_id", "t"])
     dataset = opened(kit.write_files(tmp_path / "rows", rows, files=3))
     found = kit.read_block(dataset)
@@ -160,7 +160,7 @@ def test_without_ids_the_stored_order_is_cut_where_episodes_end(tmp_path, block,
     ]
 
 
-def test_without_ids_episodes_span_partitions(tmp_path, monkeypatch, block, table):
+def test_rows_without_ids_span_partitions(tmp_path, monkeypatch, block, table):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
     rows = table.drop_columns(["eps_id", "t"])
     found = kit.read_block(opened(kit.write_files(tmp_path / "rows", rows, files=9)))
@@ -168,7 +168,7 @@ def test_without_ids_episodes_span_partitions(tmp_path, monkeypatch, block, tabl
     assert (found.columns["obs"] == block.columns["obs"]).all()
 
 
-def test_without_next_observations(tmp_path, block, table):
+def test_missing_next_observations_are_refused_or_zeros(tmp_path, block, table):
     path = kit.write_files(tmp_path / "rows", kit.scrambled(table.drop_columns(["new_obs"])))
     with pytest.raises(DataError, match=r"\.parquet: there is no 'new_obs'.*ignoreFinalObservation"):
         opened(path)
@@ -179,7 +179,7 @@ def test_without_next_observations(tmp_path, block, table):
 
 
 @pytest.mark.parametrize("left_out", [[], ["t"], ["eps_id", "t"]])
-def test_last_steps_of_unknown_next_observation_are_left_out(tmp_path, table, left_out):
+def test_last_steps_without_next_observation_are_dropped(tmp_path, table, left_out):
     """Of 4 timesteps that terminate, 7 that were cut off, and 3 of which nothing says that they end."""
     ends = {"terminateds": [3], "truncateds": [10]}
     flags = {name: pa.array(np.isin(np.arange(14), rows)) for name, rows in ends.items()}
@@ -200,7 +200,7 @@ def test_last_steps_of_unknown_next_observation_are_left_out(tmp_path, table, le
     assert "2 last steps were left out" in told
 
 
-def test_leaving_them_out_prepares_anew(tmp_path, table):
+def test_dropping_last_steps_prepares_again(tmp_path, table):
     path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs"]))
     kept, dropped = (
         opened(path, prepare, ignore_final_observation=True).num_steps
@@ -209,7 +209,7 @@ def test_leaving_them_out_prepares_anew(tmp_path, table):
     assert (kept, dropped) == (14, 13)
 
 
-def test_an_episode_of_one_unknown_step_is_none(tmp_path, table):
+def test_episode_of_one_dropped_step_disappears(tmp_path, table):
     rows = table.slice(0, 1).drop_columns(["new_obs"])
     with pytest.raises(DataError, match="no rows that form an episode"):
         opened(kit.write_files(tmp_path / "rows", rows), {"cut_off_steps": "Drop"})
@@ -217,7 +217,7 @@ def test_an_episode_of_one_unknown_step_is_none(tmp_path, table):
 
 @pytest.mark.parametrize("scramble", [False, True])
 @pytest.mark.parametrize("t", ["numbers", "times", "none"])
-def test_a_filter_loses_no_transition_that_passes_it(tmp_path, table, scramble, t):
+def test_filter_keeps_every_passing_transition(tmp_path, table, scramble, t):
     rows = {"numbers": table, "times": days(table, "dates"), "none": table.drop_columns(["t"])}[t]
     path = kit.write_files(tmp_path / "rows", kit.scrambled(rows) if scramble else rows, files=2)
     term = FilterTerm(column="rewards", op="<", value=0.6)
@@ -241,7 +241,7 @@ def test_a_filter_loses_no_transition_that_passes_it(tmp_path, table, scramble, 
     assert transitions == expected
 
 
-def test_a_filter_on_whole_episodes_sets_t_started(tmp_path, table, block):
+def test_filter_on_complete_episodes_sets_t_started(tmp_path, table, block):
     dataset = opened(
         kit.write_files(tmp_path / "rows", table), filter=(FilterTerm(column="t", op=">=", value=2),)
     )
@@ -251,7 +251,7 @@ def test_a_filter_on_whole_episodes_sets_t_started(tmp_path, table, block):
 
 
 @pytest.mark.parametrize("layout", ["columns", "episodes/arrow", "episodes/messagepack", "scrambled"])
-def test_a_filter_on_the_agent(tmp_path, block, layout):
+def test_filter_compares_the_agent(tmp_path, block, layout):
     agents = ["ann", "bob", None]
     block = replace(block, details=np.array([to_text(agent_id=agent) for agent in agents], dtype=object))
     form = "columns" if layout == "scrambled" else layout
@@ -271,20 +271,20 @@ def test_a_filter_on_the_agent(tmp_path, block, layout):
 
 @pytest.mark.parametrize("term", [("==", "ann"), ("in", ["ann", "bob"])])
 @pytest.mark.parametrize("scramble", [False, True])
-def test_nobody_passes_a_filter_on_agents_that_nobody_names(tmp_path, table, term, scramble):
+def test_filter_on_agent_without_agents_passes_nothing(tmp_path, table, term, scramble):
     path = kit.write_files(tmp_path / "rows", kit.scrambled(table) if scramble else table)
     with pytest.raises(DataError, match="holds no rows that pass `filter`"):
         opened(path, filter=(FilterTerm(column="agent_id", op=term[0], value=term[1]),))
 
 
-def test_a_filter_names_the_columns_that_there_are(tmp_path, table):
+def test_filter_on_unknown_column_names_the_columns(tmp_path, table):
     path = kit.write_files(tmp_path / "rows", table)
     with pytest.raises(DataError, match=r"no column 'agnt', .* did you mean"):
         opened(path, filter=(FilterTerm(column="agnt", op="==", value="ann"),))
 
 
 @pytest.mark.slow
-def test_numbers_that_are_whole_in_one_file_only(tmp_path, monkeypatch, table):
+def test_numbers_that_are_integers_in_one_file_are_widened(tmp_path, monkeypatch, table):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
     ones = pa.array([1] * 14)
     whole = table.set_column(table.schema.get_field_index("rewards"), "rewards", ones)

@@ -52,13 +52,13 @@ def reading(path: str, unfinished: str) -> Reading:
     return Reading((path,), format="CSV", prepare=PrepareSpec(unfinished=unfinished))
 
 
-def test_unfinished_episodes_are_kept_and_told(path: str) -> None:
+def test_unfinished_episodes_are_kept_and_noted(path: str) -> None:
     dataset = open_data(reading(path, "Keep"))
     assert read_block(dataset).eps_id.tolist() == ["e0", "e1", "e2", "e3", "e4"]
     assert "2 episodes end neither terminated nor truncated; first: episode e1" in dataset.notes
 
 
-def test_unfinished_episodes_are_dropped_and_told(path: str) -> None:
+def test_unfinished_episodes_are_dropped_and_noted(path: str) -> None:
     dataset = open_data(reading(path, "Drop"))
     assert read_block(dataset).eps_id.tolist() == ["e0", "e2", "e4"]
     assert "7 rows of unfinished episodes were dropped; first: episode e1" in dataset.notes
@@ -80,7 +80,7 @@ def stored(tmp_path: Path) -> str:
     return write_files(tmp_path / "rows", pq.read_table(path).replace_schema_metadata(None))
 
 
-def test_the_rules_hold_for_data_that_open_as_they_are(stored: str) -> None:
+def test_rules_apply_to_data_opened_directly(stored: str) -> None:
     assert read_block(open_data(stored)).eps_id.tolist() == ["e0", "e1", "e2"]
     dropped = open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Drop")))
     assert read_block(dropped).eps_id.tolist() == ["e0", "e2"]
@@ -91,6 +91,6 @@ def test_the_rules_hold_for_data_that_open_as_they_are(stored: str) -> None:
         open_data(Reading((stored,), prepare=PrepareSpec(duplicates="Refuse")))
 
 
-def test_a_file_that_is_named_twice_is_refused(path: str) -> None:
+def test_file_named_twice_is_refused(path: str) -> None:
     with pytest.raises(DataError, match="is named twice by the paths: its episodes would count twice"):
         open_data(Reading((path, path), format="CSV"))

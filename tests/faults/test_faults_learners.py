@@ -49,7 +49,7 @@ def killed(resource: OfflineTraining, folder: Path, *kill_at: object, rank: int 
     return True
 
 
-def test_killed_at_named_moments(tmp_path: Path, walks: Path) -> None:
+def test_learners_killed_at_named_moments_resume_exactly(tmp_path: Path, walks: Path) -> None:
     assert not killed(of_two(tmp_path / "whole", walks), tmp_path)
     whole = contents(tmp_path / "whole")
     rng = np.random.default_rng(5)

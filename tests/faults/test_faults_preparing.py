@@ -108,7 +108,7 @@ def _prepare(rows: Path, cache: Path, kill_at: str | None) -> None:
     open_reading(Reading((str(rows),)), cache=cache)
 
 
-def test_killed_at_every_kind_of_moment(rows: Path, tmp_path: Path, undisturbed: Any) -> None:
+def test_preparation_killed_at_every_kind_of_moment_resumes_exactly(rows: Path, tmp_path: Path, undisturbed: Any) -> None:
     """Once, then a second time on the way to the end."""
     expected, said = undisturbed
     assert len(expected["episodes"]) == EPISODES
@@ -124,7 +124,7 @@ def test_killed_at_every_kind_of_moment(rows: Path, tmp_path: Path, undisturbed:
 
 
 @pytest.mark.ray
-def test_killed_on_ray(rows: Path, cache: Path, undisturbed: Any) -> None:
+def test_preparation_killed_on_ray_resumes_exactly(rows: Path, cache: Path, undisturbed: Any) -> None:
     """By the driver's end; what its tasks still write does no harm to the next one."""
     expected, _ = undisturbed
     rng = np.random.default_rng(2)
@@ -149,14 +149,14 @@ def test_killed_on_ray(rows: Path, cache: Path, undisturbed: Any) -> None:
 @pytest.mark.parametrize(
     "where", [("here", "here"), pytest.param(("here", "ray"), marks=pytest.mark.ray)], ids=" and ".join
 )
-def test_two_at_once(rows: Path, cache: Path, undisturbed: Any, where: tuple[str, str]) -> None:
+def test_two_preparations_at_once_agree(rows: Path, cache: Path, undisturbed: Any, where: tuple[str, str]) -> None:
     both = [Script("preparing.py", rows, one) for one in where]
     outcomes = {script.finish().rpartition("outcome ")[2].split("\n")[0] for script in both}
     assert len(outcomes) == 1
     assert contents(cache) == undisturbed[0]
 
 
-def test_one_of_two_is_killed(rows: Path, cache: Path, undisturbed: Any) -> None:
+def test_preparation_continues_after_the_other_is_killed(rows: Path, cache: Path, undisturbed: Any) -> None:
     middle = points(undisturbed[1], np.random.default_rng(0))[0]
     first, second = (Script("preparing.py", rows, "here", *kill) for kill in ((middle,), ()))
     first.finish()

@@ -77,7 +77,7 @@ def contents(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_killed_at_every_kind_of_moment(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
+def test_recording_killed_at_every_kind_of_moment_resumes_exactly(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     """Again and again on the way to one end; what a finished recording no longer does is killed in a fresh one."""
     assert uninterrupted["order"] == list(range(EPISODES))
     folder = tmp_path / "0"
@@ -101,7 +101,7 @@ def carry_out(folder: Path, kill_at: str | None = None) -> int:
     return status
 
 
-def test_killed_beside_its_runners(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
+def test_recording_killed_with_runners_resumes_exactly(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     """They end with it, and the next recording, which has one runner, goes on from what they committed."""
     runners: list[int] = []
     for kill in range(RUNNER_KILLS):
@@ -133,7 +133,7 @@ def assert_readable(folder: Path, expected: dict[str, str]) -> None:
         assert episode_hashes(read_all(folder)).items() <= expected.items()
 
 
-def test_a_killed_runner_is_replaced(tmp_path: Path) -> None:
+def test_killed_runner_is_replaced(tmp_path: Path) -> None:
     """By timesteps, where runners also make ranges that are dropped in the end."""
     spec = {"environment": CARTPOLE, "duration": {"timesteps": 40_000}}
     record(recording(tmp_path / "alone", **spec, runners={"envsPerRunner": 4}))
@@ -149,7 +149,7 @@ def test_a_killed_runner_is_replaced(tmp_path: Path) -> None:
     assert leftovers(tmp_path / "data") == []
 
 
-def test_a_mistake_of_the_user_is_one_sentence_from_a_runner_too(tmp_path: Path) -> None:
+def test_user_error_in_a_runner_is_one_sentence(tmp_path: Path) -> None:
     environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
     runners = {"envsPerRunner": 4, "replicas": 2}
     driver = Driver(recording(tmp_path / "data", environment=environment, runners=runners), tmp_path)
@@ -159,7 +159,7 @@ def test_a_mistake_of_the_user_is_one_sentence_from_a_runner_too(tmp_path: Path)
     assert driver.process.returncode == 6
 
 
-def test_ctrl_c(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
+def test_ctrl_c_ends_the_recording_which_resumes(tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     """In the expert's training, then in recording."""
     for stage in ("progress Training", "progress Recording"):
         driver = Driver(expert_recording(tmp_path / "data"), tmp_path)
@@ -185,7 +185,7 @@ class TestFullDisk:
         assert "Traceback" not in said, said
 
     @pytest.mark.parametrize("size", ["4k", "8k", "160k"])
-    def test_in_the_expert_or_in_the_recording(
+    def test_full_disk_in_expert_or_recording_is_reported(
         self, tmp_path: Path, small_disk: Callable[[str], Path], size: str, uninterrupted: dict[str, Any]
     ) -> None:
         data = small_disk(f"size={size}") / "data"
@@ -198,7 +198,7 @@ class TestFullDisk:
         assert "outcome Succeeded" in said, said
         assert_whole(data, uninterrupted)
 
-    def test_without_an_expert(self, tmp_path: Path, small_disk: Callable[[str], Path], walks: Path) -> None:
+    def test_full_disk_without_an_expert_is_reported(self, tmp_path: Path, small_disk: Callable[[str], Path], walks: Path) -> None:
         data = small_disk("size=64k") / "data"
         resource = recording(data, environment=WALK, duration={"episodes": 400}, output={"maxRowsPerFile": 8})
         self.fails(tmp_path, resource)
@@ -216,7 +216,7 @@ class TestFullDisk:
 
 
 class TestReadOnly:
-    def test_from_the_start(self, tmp_path: Path, small_disk: Callable[[str], Path]) -> None:
+    def test_read_only_from_the_start_is_reported(self, tmp_path: Path, small_disk: Callable[[str], Path]) -> None:
         disk = small_disk("size=1m")
         small_disk("remount,ro")
         said = Driver(recording(disk / "data"), tmp_path).finish()
@@ -225,7 +225,7 @@ class TestReadOnly:
         assert str(disk / "data") in said
         assert not list(disk.iterdir())
 
-    def test_in_the_middle(
+    def test_read_only_in_the_middle_is_reported(
         self, tmp_path: Path, small_disk: Callable[..., Path], uninterrupted: dict[str, Any]
     ) -> None:
         disk = small_disk("size=64m")

@@ -97,7 +97,7 @@ def logged(folder: Path) -> Block:
     return block
 
 
-def test_an_application_that_is_killed_while_its_log_fills_files(tmp_path: Path) -> None:
+def test_application_killed_while_writing_files_loses_no_flushed_episode(tmp_path: Path) -> None:
     rng, told = random.Random(0), set()
     for number in range(repeats(3, soak=100)):
         application = Application("logging_application.py", tmp_path / "log", number)
@@ -112,7 +112,7 @@ def test_an_application_that_is_killed_while_its_log_fills_files(tmp_path: Path)
     assert len(found - told) <= number + 1  # of each process one that it had no time to tell
 
 
-def test_nothing_that_was_answered_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
+def test_answered_episodes_are_logged_exactly_once(tmp_path: Path) -> None:
     policy = make_policy(WALK)
     policy.save(tmp_path / "policy")
     (tmp_path / "token").write_text(TOKEN)

@@ -85,7 +85,7 @@ def assert_clean(folder: Path) -> None:
     assert [path for path in folder.rglob("*") if path.suffix == ".tmp" or path.name == "lock"] == []
 
 
-def test_a_hundred_updates_are_fifty_a_new_process_and_fifty(
+def test_hundred_updates_equal_fifty_plus_fifty_in_a_new_process(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights, optimiser, randomness, metrics and every batch, the next one after resuming included."""
@@ -112,7 +112,7 @@ def test_a_hundred_updates_are_fifty_a_new_process_and_fifty(
     assert parts == whole
 
 
-def test_killed_at_every_kind_of_moment(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
+def test_training_killed_at_every_kind_of_moment_resumes_exactly(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
     """Again and again on the way to one end; what a finished run no longer does is killed in a fresh one."""
     run = tmp_path / "0"
     for point in points_on_the_way(uninterrupted["said"], np.random.default_rng(7), each=KILLS):
@@ -124,7 +124,7 @@ def test_killed_at_every_kind_of_moment(tmp_path: Path, walks: Path, uninterrupt
     assert_whole(run / "runs", uninterrupted)
 
 
-def test_killed_beside_its_evaluation(tmp_path: Path, walks: Path) -> None:
+def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, walks: Path) -> None:
     """Whose processes end with it."""
     resource = evaluated(tmp_path / "whole", walks, parallel=True)
     assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
@@ -192,7 +192,7 @@ def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     ],
     ids=["MARWIL", "SAC", "DQN", "LSTMBC"],
 )
-def test_killed_at_named_moments(
+def test_training_killed_at_named_moments_resumes_exactly(
     tmp_path: Path, walks: Path, algorithm: str, described: Callable[[Path, Path, str], OfflineTraining]
 ) -> None:
     """Targets, several optimisers, n steps, sequences, samples: killed wherever it is, a training is the same."""
@@ -246,7 +246,7 @@ def assert_whole(runs: Path, expected: dict[str, Any]) -> None:
     assert_clean(runs)
 
 
-def test_ctrl_c(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
+def test_ctrl_c_ends_the_training_which_resumes(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
     """At whatever moment it comes."""
     resource = evaluated(tmp_path / "parts", walks, parallel=False)
     for _ in range(2):
@@ -265,7 +265,7 @@ def test_ctrl_c(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> N
 
 class TestStorage:
     @pytest.mark.parametrize("size", ["8k", "40k"])
-    def test_a_full_disk(
+    def test_full_disk_is_reported(
         self,
         tmp_path: Path,
         small_disk: Callable[..., Path],
@@ -285,7 +285,7 @@ class TestStorage:
         assert "outcome Succeeded" in said, said
         assert_whole(disk / "runs", uninterrupted)
 
-    def test_a_read_only_folder(self, tmp_path: Path, small_disk: Callable[..., Path], walks: Path) -> None:
+    def test_read_only_folder_is_reported(self, tmp_path: Path, small_disk: Callable[..., Path], walks: Path) -> None:
         disk = small_disk("size=1m,ro")
         said = Driver(evaluated(disk / "runs", walks, parallel=False), tmp_path).finish()
         assert "error StorageError" in said

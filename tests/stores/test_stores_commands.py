@@ -28,7 +28,7 @@ def data(s3):
     return f"{s3.uri}/data"
 
 
-def test_inspect_and_convert_and_the_family_of_data(s3, data, tmp_path):
+def test_inspect_convert_and_data_commands_use_the_store(s3, data, tmp_path):
     called = hindcast("inspect", data, "--json")
     assert called.returncode == 0, called.stderr
     assert json.loads(called.stdout)["episodes"] == 40
@@ -64,7 +64,7 @@ WRITING = [
     [(arguments, "^(PUT|POST) ") for arguments in WRITING]
     + [(arguments, "") for arguments in [("inspect", "{data}"), *WRITING]],
 )
-def test_denied_is_one_sentence(s3, data, arguments, denied):
+def test_denied_access_is_one_sentence(s3, data, arguments, denied):
     s3.fail(matching=denied, status=403, code="AccessDenied")
     called = hindcast(*(argument.format(data=data, uri=s3.uri) for argument in arguments), "-q")
     s3.faults.begin()
@@ -76,7 +76,7 @@ def test_denied_is_one_sentence(s3, data, arguments, denied):
 
 
 @pytest.mark.timeout(120)
-def test_a_process_whose_store_hangs_ends_with_its_exit_code(azure, walks, monkeypatch):
+def test_command_with_hanging_store_ends_with_its_exit_code(azure, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     azure.fail(matching="^PUT", cut=-1)
     called = hindcast("convert", walks, f"{azure.uri}/out", "-q")

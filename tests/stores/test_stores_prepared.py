@@ -31,7 +31,7 @@ def lines(walks, tmp_path):
     return str(tmp_path / "lines")
 
 
-def test_prepared_data_are_found_again(place, lines, walks, monkeypatch):
+def test_prepared_data_are_reused(place, lines, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_CACHE", place.uri)
     (prepared,) = open_reading(Reading((lines,))).paths
     assert str(prepared).startswith(f"{place.uri}/prepared/")
@@ -40,7 +40,7 @@ def test_prepared_data_are_found_again(place, lines, walks, monkeypatch):
     assert set(episode_hashes(read_all(prepared))) == set(episode_hashes(read_all(walks)))
 
 
-def test_a_preparation_that_failed_is_never_taken_for_a_whole_one(place, lines, monkeypatch):
+def test_failed_preparation_is_never_used(place, lines, monkeypatch):
     place.fail(matching=r"^(PUT|POST) .*manifest\.json", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+manifest\.json\S*: access is denied"):
         open_data(lines, cache=place.uri)
