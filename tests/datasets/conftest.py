@@ -17,7 +17,7 @@ Parts = Callable[..., list[Path]]
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> Parts:
+def make_parts(tmp_path: Path) -> Parts:
     """`parts(5)`: folders of four episodes each."""
 
     def make(count: int) -> list[Path]:
@@ -30,9 +30,9 @@ def parts(tmp_path: Path) -> Parts:
 
 
 @pytest.fixture
-def many(parts: Parts) -> Dataset:
+def twenty_episodes(make_parts: Parts) -> Dataset:
     """20 episodes in 5 units."""
-    return merge([open_dataset(part) for part in parts(5)])
+    return merge([open_dataset(part) for part in make_parts(5)])
 
 
 @pytest.fixture

@@ -36,15 +36,15 @@ def make_block(lengths: Sequence[int], seed: int = 0) -> Block:
 
 def table_of(block: Block, folder: Path, spec: DataSpec | None = None) -> pa.Table:
     """The block as rows of timesteps, in order; with the spec in the metadata where it is given."""
-    given = spec or DataSpec.from_block(block)
-    with BlockWriter(resolve(folder), given, "all", layout="columns") as writer:
+    table_spec = spec or DataSpec.from_block(block)
+    with BlockWriter(resolve(folder), table_spec, "all", layout="columns") as writer:
         writer.write(block)
     files = sorted(folder.glob("*.parquet"))
     table = pa.concat_tables([pq.read_table(file) for file in files])
     return table if spec is not None else table.replace_schema_metadata(None)
 
 
-def scrambled(table: pa.Table, seed: int = 0) -> pa.Table:
+def scramble_rows(table: pa.Table, seed: int = 0) -> pa.Table:
     """The rows in a random order."""
     return table.take(np.random.default_rng(seed).permutation(len(table)))
 

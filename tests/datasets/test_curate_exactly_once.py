@@ -26,7 +26,7 @@ from hindcast.storage.location import resolve
 from hindcast.worker_processes import map_unordered
 from support import episode_hashes, leftovers, read_all
 
-KILLED = """
+CONVERT_SCRIPT = """
 import os, signal, sys
 from hindcast.datasets.curate import writing
 from hindcast.datasets.target import Target
@@ -53,59 +53,61 @@ write(merge([open_dataset(part) for part in parts]), target, watch=Watch(check=c
 
 @pytest.mark.faults
 @pytest.mark.parametrize("looks", [2, 6, 11])  # in the first range, in the third one, while it is read back
-def test_conversion_killed_anywhere_resumes_to_the_same_result(tmp_path, parts, many, range_per_unit, looks):
+def test_conversion_killed_anywhere_resumes_to_the_same_result(
+    tmp_path, make_parts, twenty_episodes, range_per_unit, looks
+):
     out = tmp_path / "out"
     command = [
         sys.executable,
         "-c",
-        KILLED,
+        CONVERT_SCRIPT,
         str(out),
         str(looks),
         *(str(tmp_path / f"part{i}") for i in range(5)),
     ]
     assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
-    done = write(many, Target(resolve(out), "Columns", file_bytes=300))
-    assert done.timesteps == many.num_steps
-    assert episode_hashes(read_all(out)) == episode_hashes(read_block(many))
+    result = write(twenty_episodes, Target(resolve(out), "Columns", file_bytes=300))
+    assert result.timesteps == twenty_episodes.num_steps
+    assert episode_hashes(read_all(out)) == episode_hashes(read_block(twenty_episodes))
     assert leftovers(out) == []
 
 
-def after(looks: int) -> Hooks:
-    left = iter(range(looks))
+def stop_after(looks: int) -> Hooks:
+    remaining_checks = iter(range(looks))
 
     def check() -> None:
-        if next(left, None) is None:
+        if next(remaining_checks, None) is None:
             raise Interrupted("interrupted by the test")
 
     return Hooks(check=check)
 
 
 @pytest.mark.usefixtures("range_per_unit")
-def test_conversion_interrupted_keeps_complete_ranges(tmp_path, many):
+def test_conversion_interrupted_keeps_complete_ranges(tmp_path, twenty_episodes):
     target, stages = Target(resolve(tmp_path / "out"), file_bytes=300), []
     with pytest.raises(Interrupted):
-        write(many, target, hooks=after(5))
-    watch = Hooks(progress=lambda stage, done, total: stages.append((stage, done)))
-    assert write(many, target, hooks=watch).state == "Succeeded"
+        write(twenty_episodes, target, hooks=stop_after(5))
+    watch = Hooks(progress=lambda stage, result, total: stages.append((stage, result)))
+    assert write(twenty_episodes, target, hooks=watch).state == "Succeeded"
     assert stages[0][0] == "Writing"
-    assert 0 < stages[0][1] < many.num_steps
-    assert episode_hashes(read_all(tmp_path / "out")) == episode_hashes(read_block(many))
-    assert write(many, target).state == "AlreadyFinished"
+    assert 0 < stages[0][1] < twenty_episodes.num_steps
+    assert episode_hashes(read_all(tmp_path / "out")) == episode_hashes(read_block(twenty_episodes))
+    assert write(twenty_episodes, target).state == "AlreadyFinished"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("range_per_unit")
-def test_conversion_with_workers_writes_the_same_files(tmp_path, many, monkeypatch):
-    alone = write(many, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
+def test_conversion_with_workers_writes_the_same_files(tmp_path, twenty_episodes, monkeypatch):
+    alone = write(twenty_episodes, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
     monkeypatch.setattr(writing, "choose_num_workers", lambda items, nbytes: 2)
-    together = write(many, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
+    together = write(twenty_episodes, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300))
     assert together.checksum == alone.checksum
     assert open_dataset(tmp_path / "together").digest == open_dataset(tmp_path / "alone").digest
 
 
-def _die(held: int, item: int) -> int:
+def _die(context: int, item: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
-    return held + item
+    return context + item
 
 
 @pytest.mark.slow
@@ -114,85 +116,85 @@ def test_killed_worker_raises_worker_lost():
         list(map_unordered(_die, 0, [1, 2, 3], 2, lambda: None))
 
 
-def test_changed_file_is_named_when_verified(tmp_path, many):
+def test_changed_file_is_named_when_verified(tmp_path, twenty_episodes):
     target = Target(resolve(tmp_path / "out"))
-    write(many, target)
+    write(twenty_episodes, target)
     (file,) = (tmp_path / "out").glob("*.parquet")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     with pytest.raises(DataError, match=f"{file} was changed .*--replace"):
-        write(many, target)
+        write(twenty_episodes, target)
     assert file.exists()
 
 
 @pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
-def test_changed_text_file_is_named_when_verified(tmp_path, many, form):
+def test_changed_text_file_is_named_when_verified(tmp_path, twenty_episodes, form):
     target = Target(resolve(tmp_path / "out"), form)
-    write(many, target)
+    write(twenty_episodes, target)
     (file,) = (path for path in (tmp_path / "out").iterdir() if path.is_file())
     text = file.read_text()
     file.write_text(text.replace("e1", "e9", 1))
     with pytest.raises(DataError, match=f"{file} was changed"):
-        write(many, target)
+        write(twenty_episodes, target)
 
 
-def test_lossy_format_is_refused_and_its_files_deleted(tmp_path, many, monkeypatch):
+def test_lossy_format_is_refused_and_its_files_deleted(tmp_path, twenty_episodes, monkeypatch):
     class Forgetful(target_module.BlockWriter):
         def write(self, block):
             super().write(replace(block, terminated=block.terminated & False))
 
     monkeypatch.setattr(target_module, "BlockWriter", Forgetful)
     with pytest.raises(DataError, match=r"Columns cannot hold these data: .* have different lengths or ends"):
-        write(many, Target(resolve(tmp_path / "out"), "Columns"))
+        write(twenty_episodes, Target(resolve(tmp_path / "out"), "Columns"))
     assert not list((tmp_path / "out").glob("*.parquet"))
 
 
-def test_folder_with_other_data_is_refused_unless_replaced(tmp_path, many):
+def test_folder_with_other_data_is_refused_unless_replaced(tmp_path, twenty_episodes):
     target = Target(resolve(tmp_path / "out"))
-    write(many, target)
-    other = many.select(range(3))
+    write(twenty_episodes, target)
+    few_episodes = twenty_episodes.select(range(3))
     with pytest.raises(OutputConflict, match=r"made from a different source.*--replace"):
-        write(other, target)
+        write(few_episodes, target)
     with pytest.raises(OutputConflict, match="--replace"):
-        write(many, replace(target, format="Columns"))
+        write(twenty_episodes, replace(target, format="Columns"))
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert write(other, replace(target, replace=True)).episodes == 3
+    assert write(few_episodes, replace(target, replace=True)).episodes == 3
     assert open_dataset(tmp_path / "out").num_episodes == 3
     assert (tmp_path / "out" / "notes.txt").exists()
     assert leftovers(tmp_path / "out") == []
 
 
-def test_foreign_files_are_never_replaced(tmp_path, many):
+def test_foreign_files_are_never_replaced(tmp_path, twenty_episodes):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     for options in ({}, {"replace": True}):
         with pytest.raises(OutputConflict, match="files that Hindcast did not write"):
-            write(many, Target(resolve(tmp_path / "out"), **options))
+            write(twenty_episodes, Target(resolve(tmp_path / "out"), **options))
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == ["thesis.txt"]
 
 
-def test_recording_is_not_overwritten(walks, many):
+def test_recording_is_not_overwritten(walks, twenty_episodes):
     with pytest.raises(OutputConflict, match="holds the recording of OfflineRecording/test"):
-        write(many, Target(resolve(walks)))
+        write(twenty_episodes, Target(resolve(walks)))
 
 
 @pytest.mark.parametrize("out", ["part0", "part0/inside", "."])
-def test_destination_inside_source_is_refused(tmp_path, parts, out):
-    (source,) = parts(1)
+def test_destination_inside_source_is_refused(tmp_path, make_parts, out):
+    (source,) = make_parts(1)
     with pytest.raises(SpecError, match="a separate folder"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / out)))
 
 
-def test_split_into_one_folder_is_refused(tmp_path, parts):
-    (source,) = parts(1)
+def test_split_into_one_folder_is_refused(tmp_path, make_parts):
+    (source,) = make_parts(1)
     target = Target(resolve(tmp_path / "out"))
     with pytest.raises(SpecError, match="a separate folder"):
         split_data(Reading((str(source),)), target, target, fraction=0.5)
 
 
 @pytest.mark.usefixtures("range_per_unit")
-def test_conversion_on_full_disk_resumes_after_space_is_freed(tmp_path, small_disk, many):
+def test_conversion_on_full_disk_resumes_after_space_is_freed(tmp_path, small_disk, twenty_episodes):
     long = [make_block([20_000], first=100 + i) for i in range(4)]
     paths = [write_block(tmp_path / f"long{i}", block) for i, block in enumerate(long)]
     dataset = merge([open_dataset(path) for path in paths])
@@ -205,13 +207,13 @@ def test_conversion_on_full_disk_resumes_after_space_is_freed(tmp_path, small_di
     assert episode_hashes(read_all(out)) == episode_hashes(read_block(dataset))
 
 
-def test_read_only_folder_is_named(small_disk, many):
+def test_read_only_folder_is_named(small_disk, twenty_episodes):
     out = small_disk("size=1m,ro") / "out"
     with pytest.raises(StorageError, match=f"{out}.*read-only"):
-        write(many, Target(resolve(out)))
+        write(twenty_episodes, Target(resolve(out)))
 
 
-def test_empty_selection_is_refused(tmp_path, many):
+def test_empty_selection_is_refused(tmp_path, twenty_episodes):
     with pytest.raises(DataError, match="no episodes are left"):
-        write(many.filter("length > 1000"), Target(resolve(tmp_path / "out")))
+        write(twenty_episodes.filter("length > 1000"), Target(resolve(tmp_path / "out")))
     assert not Path(tmp_path / "out").exists()

@@ -40,16 +40,16 @@ def convert(source: Path, folder: Path, form: str, **options: object) -> WriteRe
 def test_conversion_through_all_layouts_keeps_every_bit(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("r")
-    source, found = write_block(folder / "source", block, spec), []
+    source, checksums = write_block(folder / "source", block, spec), []
     for number, form in enumerate(
         ("MessagePack", "Columns", "MessagePack", "Episodes", "Columns", "Episodes")
     ):
-        written = convert(source, folder / f"{number}", form)
+        result = convert(source, folder / f"{number}", form)
         source = folder / f"{number}"
-        found.append(written.checksum)
-        assert (written.episodes, written.timesteps) == (block.num_episodes, block.num_steps)
+        checksums.append(result.checksum)
+        assert (result.episodes, result.timesteps) == (block.num_episodes, block.num_steps)
         assert episode_hashes(read_all(source)) == episode_hashes(block)
-    assert len(set(found)) == 1
+    assert len(set(checksums)) == 1
 
 
 @pytest.mark.parametrize("form", TEXT)
@@ -59,9 +59,9 @@ def test_conversion_through_text_keeps_values(tmp_path_factory, form, recording)
     block, spec = recording
     folder = tmp_path_factory.mktemp("t")
     source = write_block(folder / "source", block, spec)
-    there = convert(source, folder / "text", form)
-    back = convert(folder / "text", folder / "back", "Episodes")
-    assert there.checksum == back.checksum
+    export = convert(source, folder / "text", form)
+    reimport = convert(folder / "text", folder / "back", "Episodes")
+    assert export.checksum == reimport.checksum
     assert episode_hashes(read_all(folder / "back")).keys() == set(block.eps_id)
 
 
@@ -72,11 +72,11 @@ def test_packed_columns_of_any_space_round_trip(tmp_path_factory, recording):
     folder = tmp_path_factory.mktemp("p")
     source = write_block(folder / "source", block, spec)
     of_text = {root(name) for name, leaf in spec.leaves.items() if leaf.dtype is None}
-    packed = ["obs", "new_obs"] if "obs" not in of_text else []
-    packed += sorted({root(name) for name in spec.leaves} - {*of_text, "obs"})
-    there = convert(source, folder / "text", "SampleBatch", compress_columns=tuple(packed))
-    back = convert(folder / "text", folder / "back", "Episodes")
-    assert there.checksum == back.checksum == convert(source, folder / "plain", "SampleBatch").checksum
+    packed_columns = ["obs", "new_obs"] if "obs" not in of_text else []
+    packed_columns += sorted({root(name) for name in spec.leaves} - {*of_text, "obs"})
+    export = convert(source, folder / "text", "SampleBatch", compress_columns=tuple(packed_columns))
+    reimport = convert(folder / "text", folder / "back", "Episodes")
+    assert export.checksum == reimport.checksum == convert(source, folder / "plain", "SampleBatch").checksum
 
 
 def test_compress_columns_of_other_formats_is_refused(tmp_path):
@@ -85,20 +85,22 @@ def test_compress_columns_of_other_formats_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("form", PARQUET)
-def test_long_episodes_stored_in_fragments_are_read_whole(tmp_path, many, form):
+def test_long_episodes_stored_in_fragments_are_read_whole(tmp_path, twenty_episodes, form):
     source = tmp_path / "source"
     encoder = ArrowEncoder
     with mock.patch.object(encoder, "max_episode_bytes", 100):
-        for i, unit in enumerate(many.units):
-            write_block(source / str(i), many.read(unit), many.spec)
+        for i, unit in enumerate(twenty_episodes.units):
+            write_block(source / str(i), twenty_episodes.read(unit), twenty_episodes.spec)
     convert(source, tmp_path / "out", form)
-    expected = {k: v for unit in many.units for k, v in episode_hashes(many.read(unit)).items()}
+    expected = {
+        k: v for unit in twenty_episodes.units for k, v in episode_hashes(twenty_episodes.read(unit)).items()
+    }
     assert episode_hashes(read_all(tmp_path / "out")) == expected
 
 
 @pytest.mark.parametrize("form", WRITTEN_FORMATS)
-def test_rows_per_file_are_respected_in_every_format(tmp_path, parts, form):
-    (source,) = parts(1)
+def test_rows_per_file_are_respected_in_every_format(tmp_path, make_parts, form):
+    (source,) = make_parts(1)
     convert(source, tmp_path / "out", form, rows_per_file=8)
     rows = 1 if form in ("Columns", "JSON", "CSV") else 4
     files = [path for path in (tmp_path / "out").iterdir() if path.is_file()]
@@ -114,8 +116,8 @@ def test_empty_episode_is_refused_by_formats_without_a_row_for_it(tmp_path):
     assert not list((tmp_path / "c").glob("*.parquet"))
 
 
-def test_conversion_applies_columns_and_filters_of_the_reading(tmp_path, parts):
-    (source,) = parts(1)
+def test_conversion_applies_columns_and_filters_of_the_reading(tmp_path, make_parts):
+    (source,) = make_parts(1)
     options = ReadOptions(columns=["obs", "actions"])
     convert_data(Reading((str(source),), options=options), Target(resolve(tmp_path / "narrow")))
     assert read_all(tmp_path / "narrow").columns.keys() == {"obs", "actions"}
@@ -123,5 +125,5 @@ def test_conversion_applies_columns_and_filters_of_the_reading(tmp_path, parts):
     options = ReadOptions(filter=[parse_filter("rewards >= 0.5")])
     convert_data(Reading((str(source),), options=options), Target(resolve(tmp_path / "few")))
     rewards = read_all(source).columns["rewards"]
-    kept = read_all(tmp_path / "few").columns["rewards"]
-    assert np.sort(kept).tolist() == np.sort(rewards[rewards >= 0.5]).tolist()
+    filtered_rewards = read_all(tmp_path / "few").columns["rewards"]
+    assert np.sort(filtered_rewards).tolist() == np.sort(rewards[rewards >= 0.5]).tolist()

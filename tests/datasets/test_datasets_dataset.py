@@ -50,9 +50,7 @@ def test_recording_consists_of_its_listed_files(kit, tmp_path, blocks, manifest)
     assert np.concatenate([unit.lengths for unit in dataset.units]).tolist() == [3, 5, 2, 4, 1, 6]
 
 
-def test_file_committed_between_listing_and_reading_commits_counts(
-    kit, tmp_path, blocks, monkeypatch
-):
+def test_file_committed_between_listing_and_reading_commits_counts(kit, tmp_path, blocks, monkeypatch):
     kit.record(tmp_path / "d", *blocks, manifest=False)
     late = min((tmp_path / "d").glob("*.parquet"))
     late.rename(tmp_path / "late")
@@ -97,7 +95,7 @@ def test_memory_file_system_is_opened(kit, memory, blocks):
 def test_lists_globs_and_single_files_are_opened(kit, tmp_path, blocks, monkeypatch):
     for i, block in enumerate(blocks):
         kit.write(tmp_path / f"run-{i}" / "data", block)
-    whole = Block.concat(blocks)
+    expected_block = Block.concat(blocks)
     first = f"{tmp_path}/run-0/data/000000-a1-000.parquet"
     for paths in (
         [f"{tmp_path}/run-{i}" for i in range(3)],
@@ -109,7 +107,7 @@ def test_lists_globs_and_single_files_are_opened(kit, tmp_path, blocks, monkeypa
         [first, f"{tmp_path}/**/run-[!0/[]"],
         tmp_path,
     ):
-        kit.assert_same(read_all(open_dataset(paths)), whole)
+        kit.assert_same(read_all(open_dataset(paths)), expected_block)
     kit.assert_same(read_all(open_dataset(first)), blocks[0])
     monkeypatch.chdir(tmp_path)
     kit.assert_same(read_all(open_dataset("run-1")), blocks[1])
@@ -128,8 +126,8 @@ def test_glob_matches_are_named_relative_to_the_glob(tmp_path, monkeypatch, fold
     (tmp_path / "runs" / "r1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     folder = folder.format(tmp_path)
-    (found,) = sources.expand_glob(resolve(f"{folder}/{end}"))
-    assert (found.uri, found.path) == (f"{folder}/r1", str(tmp_path / "runs" / "r1"))
+    (match,) = sources.expand_glob(resolve(f"{folder}/{end}"))
+    assert (match.uri, match.path) == (f"{folder}/r1", str(tmp_path / "runs" / "r1"))
 
 
 @pytest.mark.parametrize("name", ["run[]", "run[!]", "run["])
@@ -234,8 +232,8 @@ def test_footer_is_read_once_for_all_units_of_a_file(kit, tmp_path, monkeypatch)
     kit.assert_same(read_all(dataset), block)
     assert len(read) == len(dataset.units) > 2
     assert sum(read) == 1
-    there = pickle.loads(pickle.dumps(dataset))
-    kit.assert_same(read_all(there), block)
+    unpickled = pickle.loads(pickle.dumps(dataset))
+    kit.assert_same(read_all(unpickled), block)
     assert sum(read) == 2, "footers do not travel"
 
 
@@ -285,8 +283,8 @@ def test_digest_depends_on_the_data(kit, tmp_path, blocks):
     assert digests[0] == digests[1]
     assert digests[0] == read_manifest(resolve(tmp_path / "a")).digest
     assert open_dataset(kit.record(tmp_path / "c", *blocks, manifest=False)).digest == digests[0]
-    other = [*blocks[:2], kit.block([6], first=5, seed=1)]
-    assert open_dataset(kit.record(tmp_path / "d", *other)).digest != digests[0]
+    other_blocks = [*blocks[:2], kit.block([6], first=5, seed=1)]
+    assert open_dataset(kit.record(tmp_path / "d", *other_blocks)).digest != digests[0]
     assert open_dataset(kit.record(tmp_path / "e", *blocks[::-1])).digest != digests[0]
 
 
@@ -304,8 +302,8 @@ class ReversedListing(LocalFileSystem):
     """The local file system as a foreign one, which lists in the wrong order."""
 
     def find(self, path, **options):
-        found = super().find(path, **options)
-        return dict(reversed(found.items())) if isinstance(found, dict) else found[::-1]
+        listing = super().find(path, **options)
+        return dict(reversed(listing.items())) if isinstance(listing, dict) else listing[::-1]
 
 
 def test_order_of_listing_does_not_matter(kit, tmp_path, blocks):
@@ -313,9 +311,9 @@ def test_order_of_listing_does_not_matter(kit, tmp_path, blocks):
         kit.write(tmp_path / "d", block, stem=f"f{i}")
     local = open_dataset(tmp_path / "d")
     handler = pafs.FSSpecHandler(ReversedListing())
-    other = open_dataset(str(tmp_path / "d"), pafs.PyFileSystem(handler))
-    assert other.digest == local.digest
-    kit.assert_same(read_all(other), read_all(local))
+    reversed_dataset = open_dataset(str(tmp_path / "d"), pafs.PyFileSystem(handler))
+    assert reversed_dataset.digest == local.digest
+    kit.assert_same(read_all(reversed_dataset), read_all(local))
 
 
 # --- what is wrong, each a sentence
@@ -390,20 +388,22 @@ def test_files_with_different_spaces_are_named(kit, tmp_path):
 def test_missing_or_changed_file_of_manifest_is_refused(kit, tmp_path, blocks):
     folder = kit.record(tmp_path / "d", *blocks)
     path = tmp_path / "d" / "000001-a1-000.parquet"
-    whole = path.read_bytes()
+    content = path.read_bytes()
     path.unlink()
     with pytest.raises(DataError, match=r"000001-a1-000.parquet is missing, but the recording lists it"):
         open_dataset(folder)
-    path.write_bytes(whole[:-1])
-    with pytest.raises(DataError, match=rf"has {len(whole) - 1} bytes, but was recorded with {len(whole)}"):
+    path.write_bytes(content[:-1])
+    with pytest.raises(
+        DataError, match=rf"has {len(content) - 1} bytes, but was recorded with {len(content)}"
+    ):
         open_dataset(folder)
-    changed = bytearray(whole)
-    changed[len(whole) // 2] ^= 1
-    path.write_bytes(changed)
+    damaged_content = bytearray(content)
+    damaged_content[len(content) // 2] ^= 1
+    path.write_bytes(damaged_content)
     open_dataset(folder)
     with pytest.raises(DataError, match=r"000001-a1-000.parquet was changed since it was recorded"):
         open_dataset(folder, verify=True)
-    path.write_bytes(whole)
+    path.write_bytes(content)
     open_dataset(folder, verify=True)
 
 

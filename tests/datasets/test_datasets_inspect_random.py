@@ -21,7 +21,7 @@ from random_data import recordings
 LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 
 
-def inspected(block, spec, layout):
+def write_and_inspect(block, spec, layout):
     with tempfile.TemporaryDirectory() as folder:
         with BlockWriter(resolve(folder), spec, "s", layout=layout) as writer:
             writer.write(block)
@@ -32,7 +32,7 @@ def inspected(block, spec, layout):
 @given(recordings(), st.sampled_from(LAYOUTS))
 def test_valid_data_of_any_space_have_no_errors(recording, layout):
     block, spec = recording
-    summary = inspected(block, spec, layout)
+    summary = write_and_inspect(block, spec, layout)
     assert [problem for problem in summary.problems if problem.severity == "error"] == []
     assert [problem for problem in summary.problems if problem.kind == "outside-space"] == []
     assert (summary.episodes, summary.sampled_timesteps) == (block.num_episodes, block.num_steps)
@@ -44,7 +44,9 @@ def test_valid_data_of_any_space_have_no_errors(recording, layout):
 @given(recordings(with_outputs=False))
 def test_guessed_space_contains_its_data(recording):
     block, spec = recording
-    summary = inspected(block, replace(spec, observation_space=None, action_space=None), "episodes/arrow")
+    summary = write_and_inspect(
+        block, replace(spec, observation_space=None, action_space=None), "episodes/arrow"
+    )
     for column, document in (("obs", summary.observation_space), ("actions", summary.action_space)):
         names = [name for name in block.columns if name.split("/")[0] == column]
         if any(block.columns[name].dtype == object for name in names):

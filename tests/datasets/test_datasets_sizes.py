@@ -57,9 +57,9 @@ def test_units_of_hindcast_files_keep_their_sizes(kit, tmp_path, layout, observa
 
 def test_files_rewritten_by_another_tool_keep_their_size_in_memory(kit, tmp_path):
     kit.write(tmp_path / "own", *(kit.block([50] * 4, first=0) for _ in range(5)))
-    (own,) = (tmp_path / "own").iterdir()
+    (hindcast_file,) = (tmp_path / "own").iterdir()
     (tmp_path / "anew").mkdir()
-    pq.write_table(pq.read_table(own), tmp_path / "anew" / "d.parquet", compression="zstd")
+    pq.write_table(pq.read_table(hindcast_file), tmp_path / "anew" / "d.parquet", compression="zstd")
     dataset = open_dataset(tmp_path / "anew")
     assert dataset.nbytes >= sum(bytes_read(dataset))
 
@@ -69,8 +69,8 @@ def test_windows_respect_their_limit_in_bytes(tmp_path):
     block, window_bytes = block_of("constant"), 50 << 10
     with BlockWriter(resolve(tmp_path / "own"), DataSpec.from_block(block), "s") as writer:
         writer.write(block)
-    (own,) = (tmp_path / "own").iterdir()
-    pq.write_table(pq.read_table(own), tmp_path / "anew.parquet", row_group_size=10)
+    (hindcast_file,) = (tmp_path / "own").iterdir()
+    pq.write_table(pq.read_table(hindcast_file), tmp_path / "anew.parquet", row_group_size=10)
     file = index_file(resolve(tmp_path / "anew.parquet"), "anew.parquet")
     dataset = EpisodeDataset(file.spec, [file], unit_bytes=window_bytes // 2)
     read = bytes_read(dataset)

@@ -182,7 +182,7 @@ def test_path_of_a_file_is_reported(kit, tmp_path):
         kit.write(tmp_path / "d", kit.block())
 
 
-KILLED = """
+WRITE_SCRIPT = """
 import os, signal, numpy as np
 from hindcast.episodes.block import Block
 from hindcast.storage.location import resolve
@@ -191,7 +191,7 @@ from hindcast.datasets.writer import BlockWriter
 block = Block({"obs": np.zeros((101, 4))}, np.array([100]), np.array(["e"], object), np.zeros(1, np.int64),
               np.ones(1, bool), np.zeros(1, bool))
 writer = BlockWriter(
-    resolve(FOLDER), DataSpec.of_block(block), "000003-b2", max_rows_per_file=2, row_group_bytes=100
+    resolve(FOLDER), DataSpec.from_block(block), "000003-b2", max_rows_per_file=2, row_group_bytes=100
 )
 for _ in range(5):
     writer.write(block)
@@ -200,17 +200,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_kill_leaves_only_complete_and_temporary_files(kit, tmp_path):
-    script = KILLED.replace("FOLDER", repr(str(tmp_path)))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    script = WRITE_SCRIPT.replace("FOLDER", repr(str(tmp_path)))
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
     names = kit.names(tmp_path)
     assert names[0].startswith(".000003-b2-002.parquet.")
     assert names[1:] == ["000003-b2-000.parquet", "000003-b2-001.parquet"]
     assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names[1:]] == [2, 2]
-    kept = Commit(
+    commit = Commit(
         range=3, files=(FileEntry.from_row_groups(names[1], 0, "", []),), episodes=2, timesteps=2, first=0
     )
-    remove_orphans(resolve(tmp_path), [kept])
+    remove_orphans(resolve(tmp_path), [commit])
     assert kit.names(tmp_path) == [names[1]]
 
 
@@ -223,13 +223,15 @@ def test_fragments_are_joined_to_the_same_episodes(kit, lengths, limit):
     block = kit.block(lengths)
     nbytes = 20 * block.length
     pieces = list(split_long_episodes(block, nbytes, limit))
-    stored, continued = Block.concat([piece for piece, _ in pieces]), []
-    for piece, goes_on in pieces:
-        assert piece.num_episodes == 1 or not goes_on
-        continued += [goes_on] + [False] * (piece.num_episodes - 1) if piece.num_episodes else []
+    stored_rows, is_continued = Block.concat([piece for piece, _ in pieces]), []
+    for piece, is_fragment in pieces:
+        assert piece.num_episodes == 1 or not is_fragment
+        is_continued += [is_fragment] + [False] * (piece.num_episodes - 1) if piece.num_episodes else []
         assert (20 * piece.length <= max(limit, 20)).all()
-    kit.assert_same(join_fragments(stored, np.array(continued, dtype=bool)), block)
-    assert find_continued(stored.eps_id, stored.t_started, stored.length).tolist() == continued
+    kit.assert_same(join_fragments(stored_rows, np.array(is_continued, dtype=bool)), block)
+    assert (
+        find_continued(stored_rows.eps_id, stored_rows.t_started, stored_rows.length).tolist() == is_continued
+    )
 
 
 def test_long_episode_stored_in_fragments_is_read_whole(kit, tmp_path, monkeypatch):

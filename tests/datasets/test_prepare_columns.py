@@ -34,7 +34,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
-def stored(folder: Path, layout: str, **outputs: tuple[int, ...]) -> str:
+def write_dataset(folder: Path, layout: str, **outputs: tuple[int, ...]) -> str:
     """Episodes with model outputs, without a manifest."""
     block = kit.make_block([4, 7])
     columns = {name: np.ones((11, *shape), dtype=np.float32) for name, shape in outputs.items()}
@@ -51,15 +51,15 @@ def reading(path: str, *columns: str, **options: Any) -> Reading:
 @pytest.fixture(params=[*LAYOUTS, "scrambled"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param != "scrambled":
-        return stored(tmp_path / "data", request.param, **OUTPUTS)
-    (file,) = Path(stored(tmp_path / "table", "columns", **OUTPUTS)).glob("*.parquet")
+        return write_dataset(tmp_path / "data", request.param, **OUTPUTS)
+    (file,) = Path(write_dataset(tmp_path / "table", "columns", **OUTPUTS)).glob("*.parquet")
     return kit.write_files(tmp_path / "rows", kit.scrambled(pq.read_table(file)), files=2)
 
 
 def test_columns_of_rllibs_guide_are_accepted(path: str) -> None:
     ids = (Columns.EPS_ID, Columns.AGENT_ID)
-    own = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS, Columns.ACTIONS)
-    dataset = open_data(reading(path, *ids, *own, Columns.TERMINATED, Columns.TRUNCATED))
+    named_columns = (Columns.OBS, Columns.NEXT_OBS, Columns.REWARDS, Columns.ACTIONS)
+    dataset = open_data(reading(path, *ids, *named_columns, Columns.TERMINATED, Columns.TRUNCATED))
     assert sorted(dataset.spec.leaves) == ["actions", "obs", "rewards"]
     block = kit.read_block(dataset)
     assert (block.terminated | block.truncated).all()
@@ -92,8 +92,8 @@ def test_columns_apply_together_with_a_filter(path: str) -> None:
 
 def test_files_that_differ_in_other_columns_are_compatible(tmp_path: Path) -> None:
     paths = [
-        stored(tmp_path / "one", LAYOUTS[0], **OUTPUTS),
-        stored(tmp_path / "other", LAYOUTS[1], vf_preds=()),
+        write_dataset(tmp_path / "one", LAYOUTS[0], **OUTPUTS),
+        write_dataset(tmp_path / "other", LAYOUTS[1], vf_preds=()),
     ]
     with pytest.raises(DataError, match="cannot be one dataset"):
         open_data([Reading((path,)) for path in paths])
@@ -103,12 +103,12 @@ def test_files_that_differ_in_other_columns_are_compatible(tmp_path: Path) -> No
 
 def test_other_columns_are_never_decoded(tmp_path: Path) -> None:
     """Even one that cannot be read."""
-    (file,) = Path(stored(tmp_path / "data", LAYOUTS[0], **OUTPUTS)).glob("*.parquet")
+    (file,) = Path(write_dataset(tmp_path / "data", LAYOUTS[0], **OUTPUTS)).glob("*.parquet")
     table = pq.read_table(file)
     place = table.schema.get_field_index("vf_preds")
     field = table.schema.field(place)
-    damaged = pa.array([None] * len(table), field.type)
-    pq.write_table(table.set_column(place, pa.field(field.name, field.type), damaged), file)
+    nulls = pa.array([None] * len(table), field.type)
+    pq.write_table(table.set_column(place, pa.field(field.name, field.type), nulls), file)
     with pytest.raises(DataError, match="vf_preds"):
         kit.read_block(open_data(str(tmp_path / "data")))
     assert kit.read_block(open_data(reading(str(tmp_path / "data"), "obs", "actions"))).num_steps == 11

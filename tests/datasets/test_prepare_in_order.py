@@ -33,7 +33,7 @@ BLOCK = kit.make_block([4, 7, 3, 9, 1, 6, 2, 8] * 4)
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition for every two parts or so."""
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 11)
 
@@ -44,15 +44,15 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     notes = tmp_path / "reads.txt"
     notes.touch()
 
-    def noted(path: str, nbytes: int, options: ReadOptions, stored: Callable[[], Any]) -> Part:
-        def noting() -> Any:
+    def make_noting_part(path: str, nbytes: int, options: ReadOptions, stored: Callable[[], Any]) -> Part:
+        def read_and_note() -> Any:
             with notes.open("a") as file:
                 file.write(f"{path}\n")
             return stored()
 
-        return Part(path, nbytes, options, noting)
+        return Part(path, nbytes, options, read_and_note)
 
-    monkeypatch.setattr(opening, "Part", noted)
+    monkeypatch.setattr(opening, "Part", make_noting_part)
     return lambda: notes.read_text().split()
 
 
@@ -61,7 +61,7 @@ def rows(tmp_path: Path, has_t: bool = True) -> pa.Table:
     return table if has_t else table.drop_columns(["t"])
 
 
-def dealt_in_order(cache: Path) -> bool:
+def was_kept_in_order(cache: Path) -> bool:
     (place,) = cache.glob(f"prepared/*/{FOLDER}/dealing.json")
     return place.read_bytes() == b'{"inOrder":true}'
 
@@ -70,10 +70,10 @@ def dealt_in_order(cache: Path) -> bool:
 @pytest.mark.parametrize("files", [1, 9])
 def test_rows_in_order_are_read_once_and_keep_their_order(tmp_path, reads, files, has_t):
     path = kit.write_files(tmp_path / "rows", rows(tmp_path, has_t), files)
-    found = kit.read_block(open_data(path, cache=tmp_path / "cache"))
-    assert found.eps_id.tolist() == BLOCK.eps_id.tolist()
-    assert episode_hashes(found) == episode_hashes(BLOCK)
-    assert dealt_in_order(tmp_path / "cache")
+    block = kit.read_block(open_data(path, cache=tmp_path / "cache"))
+    assert block.eps_id.tolist() == BLOCK.eps_id.tolist()
+    assert episode_hashes(block) == episode_hashes(BLOCK)
+    assert was_kept_in_order(tmp_path / "cache")
     assert sorted(reads()) == sorted(map(str, Path(path).iterdir()))
 
 
@@ -83,21 +83,21 @@ def test_rows_in_order_are_read_once_and_keep_their_order(tmp_path, reads, files
 def test_text_is_parsed_once(tmp_path, monkeypatch, form, piece, has_t):
     """However many pieces a file has: the first one says the types of all, and is not parsed again for that."""
     monkeypatch.setattr(text_files, "CHUNK_BYTES", piece)
-    parsed: list[int] = []
+    parsed_bytes: list[int] = []
     parse = form.parse
 
-    def counted(self: Any, data: bytes, *rest: Any) -> pa.Table:
-        parsed.append(len(data))
+    def parse_and_count(self: Any, data: bytes, *rest: Any) -> pa.Table:
+        parsed_bytes.append(len(data))
         return parse(self, data, *rest)
 
-    monkeypatch.setattr(form, "parse", counted)
+    monkeypatch.setattr(form, "parse", parse_and_count)
     path = write_text(tmp_path / "rows", rows(tmp_path, has_t), form.name.lower())
-    found = kit.read_block(open_data(path, cache=tmp_path / "cache"))
-    assert found.eps_id.tolist() == BLOCK.eps_id.tolist()
-    assert found.length.tolist() == BLOCK.length.tolist()
-    assert dealt_in_order(tmp_path / "cache")
-    assert sum(parsed) == sum(file.stat().st_size for file in Path(path).iterdir())
-    assert (len(parsed) > 3) == (piece < 1 << 20)
+    block = kit.read_block(open_data(path, cache=tmp_path / "cache"))
+    assert block.eps_id.tolist() == BLOCK.eps_id.tolist()
+    assert block.length.tolist() == BLOCK.length.tolist()
+    assert was_kept_in_order(tmp_path / "cache")
+    assert sum(parsed_bytes) == sum(file.stat().st_size for file in Path(path).iterdir())
+    assert (len(parsed_bytes) > 3) == (piece < 1 << 20)
 
 
 def write_text(folder: Path, table: pa.Table, ending: str) -> str:
@@ -108,8 +108,12 @@ def write_text(folder: Path, table: pa.Table, ending: str) -> str:
         frame = frame.drop(columns=["obs", "new_obs"]).assign(**obs)
     folder.mkdir()
     for i, part in enumerate(np.array_split(np.arange(len(frame)), 3)):
-        own = frame.iloc[part]
-        text = own.to_csv(index=False) if ending == "csv" else own.to_json(orient="records", lines=True)
+        frame_part = frame.iloc[part]
+        text = (
+            frame_part.to_csv(index=False)
+            if ending == "csv"
+            else frame_part.to_json(orient="records", lines=True)
+        )
         (folder / f"{i}.{ending}").write_text(text)
     return str(folder)
 
@@ -127,8 +131,8 @@ def test_tasks_read_parts_twice_only_where_two_tasks_meet(tmp_path, monkeypatch,
     here = open_data(path, cache=tmp_path / "here")
     assert len(reads()) == parts
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
-    there = open_data(path, cache=tmp_path / "there")
-    assert (there.digest, there.notes) == (here.digest, here.notes)
+    dataset_from_ray = open_data(path, cache=tmp_path / "there")
+    assert (dataset_from_ray.digest, dataset_from_ray.notes) == (here.digest, here.notes)
     tasks = int(ray.cluster_resources()["CPU"])
     looked_at = 1  # by this process: whether rows have ids
     assert len(reads()) - parts <= parts + looked_at + 6 * (tasks - 1)
@@ -140,28 +144,28 @@ def test_tasks_ending_while_cancelled_do_no_harm(tmp_path, monkeypatch):
     """An interruption at a moment that differs each time; what is left is made afterwards."""
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 1)
     pq.write_table(rows(tmp_path), tmp_path / "rows.parquet", row_group_size=2)
-    whole = open_data(tmp_path / "rows.parquet", cache=tmp_path / "here").digest
+    expected_digest = open_data(tmp_path / "rows.parquet", cache=tmp_path / "here").digest
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     monkeypatch.setattr("hindcast.datasets.prepare.ray_data._PROGRESS_INTERVAL_SECONDS", 0.002)
-    for most in range(12):
+    for max_looks in range(12):
         looks = itertools.count()
 
-        def check(looks=looks, most=most):
-            if next(looks) == 4 * most:
+        def check(looks=looks, max_looks=max_looks):
+            if next(looks) == 4 * max_looks:
                 raise Interrupted("asked to stop")
 
-        cache = tmp_path / f"cache{most}"
+        cache = tmp_path / f"cache{max_looks}"
         with contextlib.suppress(Interrupted):
             open_data(tmp_path / "rows.parquet", cache=cache, hooks=Hooks(check=check))
-        assert open_data(tmp_path / "rows.parquet", cache=cache).digest == whole
+        assert open_data(tmp_path / "rows.parquet", cache=cache).digest == expected_digest
 
 
 def test_episode_longer_than_many_partitions_is_prepared(tmp_path):
     long = kit.make_block([3, 900, 5])
     path = kit.write_files(tmp_path / "rows", kit.table_of(long, tmp_path / "table"), 9)
-    found = kit.read_block(open_data(path, cache=tmp_path / "cache"))
-    assert episode_hashes(found) == episode_hashes(long)
-    assert dealt_in_order(tmp_path / "cache")
+    block = kit.read_block(open_data(path, cache=tmp_path / "cache"))
+    assert episode_hashes(block) == episode_hashes(long)
+    assert was_kept_in_order(tmp_path / "cache")
 
 
 def test_rows_within_an_episode_may_be_out_of_order(tmp_path):
@@ -169,9 +173,9 @@ def test_rows_within_an_episode_may_be_out_of_order(tmp_path):
     ids = np.repeat(np.arange(len(BLOCK.length)), BLOCK.length)
     noise = np.random.default_rng(0).uniform(size=len(ids))
     path = kit.write_files(tmp_path / "rows", table.take(np.lexsort((noise, ids))), 9)
-    found = kit.read_block(open_data(path, cache=tmp_path / "cache"))
-    assert episode_hashes(found) == episode_hashes(BLOCK)
-    assert dealt_in_order(tmp_path / "cache")
+    block = kit.read_block(open_data(path, cache=tmp_path / "cache"))
+    assert episode_hashes(block) == episode_hashes(BLOCK)
+    assert was_kept_in_order(tmp_path / "cache")
 
 
 def out_of_order(count: int, where: str) -> NDArray[np.int64]:
@@ -193,27 +197,27 @@ def test_scattered_rows_are_grouped_by_episode(tmp_path, where):
     path = kit.write_files(tmp_path / "rows", table.take(out_of_order(len(table), where)), 9)
     dataset = open_data(path, cache=tmp_path / "cache")
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(BLOCK)
-    assert not dealt_in_order(tmp_path / "cache")
+    assert not was_kept_in_order(tmp_path / "cache")
     files = set((tmp_path / "cache").glob("prepared/*/*.parquet"))
     assert {Path(part.path) for unit in dataset.units for part in unit.parts} == files, "nothing is left over"
 
 
 def test_scattered_rows_in_the_first_part_skip_stored_order(tmp_path, reads):
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(rows(tmp_path)), 9)
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(rows(tmp_path)), 9)
     open_data(path, cache=tmp_path / "cache")
     assert len(reads()) == 9
 
 
-class _Stopped(Exception):
+class _StopError(Exception):
     pass
 
 
 def _stop_after(parts: int) -> Hooks:
-    left = iter(range(parts))
+    remaining_checks = iter(range(parts))
 
     def check() -> None:
-        if next(left, None) is None:
-            raise _Stopped
+        if next(remaining_checks, None) is None:
+            raise _StopError
 
     return Hooks(check=check)
 
@@ -228,7 +232,7 @@ def test_preparation_interrupted_anywhere_resumes(tmp_path, where):
         try:
             dataset = open_data(path, cache=tmp_path / "cache", hooks=_stop_after(parts))
             break
-        except _Stopped:
+        except _StopError:
             stops += 1
     assert stops > 1
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(BLOCK)
@@ -239,10 +243,10 @@ def test_preparation_of_an_earlier_version_resumes_by_episode(tmp_path, monkeypa
     path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
     with monkeypatch.context() as earlier:
         earlier.setattr(preparer, "_should_keep_stored_order", lambda *_: False)
-        with pytest.raises(_Stopped):
+        with pytest.raises(_StopError):
             open_data(path, cache=tmp_path / "cache", hooks=_stop_after(14))
     (folder,) = (tmp_path / "cache" / "prepared").iterdir()
     assert list(resolve(folder).child(FOLDER, "commits").files())
-    found = kit.read_block(open_data(Reading((path,)), cache=tmp_path / "cache"))
-    assert episode_hashes(found) == episode_hashes(BLOCK)
+    block = kit.read_block(open_data(Reading((path,)), cache=tmp_path / "cache"))
+    assert episode_hashes(block) == episode_hashes(BLOCK)
     assert not (folder / FOLDER / "dealing.json").exists()

@@ -71,8 +71,8 @@ def test_damaged_hdf5_file_is_listed_and_the_others_inspected(tmp_path):
     d4rl(folder / "a.hdf5")
     d4rl(folder / "b.hdf5", rewards=97)
     d4rl(folder / "c.hdf5")
-    whole = (folder / "c.hdf5").read_bytes()
-    (folder / "c.hdf5").write_bytes(whole[: len(whole) // 2])
+    content = (folder / "c.hdf5").read_bytes()
+    (folder / "c.hdf5").write_bytes(content[: len(content) // 2])
     summary = look(folder)
     assert (summary.episodes, summary.timesteps) == (2, 100)
     assert errors(summary) == [

@@ -26,13 +26,13 @@ def data(tmp_path, monkeypatch):
 
 def test_each_file_counts_once_however_many_links_lead_to_it(tmp_path, data):
     one = sorted(data.glob("*.parquet"))[0]
-    linked = tmp_path / "linked"
-    linked.mkdir()
-    (linked / "a.parquet").symlink_to(one)
-    (linked / "b.parquet").symlink_to(one)
-    (linked / "sub").symlink_to(data)
-    assert open_dataset(linked).num_episodes == 10
-    assert open_dataset(f"{linked}/**/*.parquet").num_episodes == 10
+    link_folder = tmp_path / "linked"
+    link_folder.mkdir()
+    (link_folder / "a.parquet").symlink_to(one)
+    (link_folder / "b.parquet").symlink_to(one)
+    (link_folder / "sub").symlink_to(data)
+    assert open_dataset(link_folder).num_episodes == 10
+    assert open_dataset(f"{link_folder}/**/*.parquet").num_episodes == 10
 
 
 def test_circular_links_terminate(data):

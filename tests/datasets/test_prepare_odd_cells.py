@@ -61,7 +61,7 @@ def write(folder: Path, is_whole: bool, **columns: Any) -> str:
     return str(folder / "steps.parquet")
 
 
-def opened(path: str, **options: Any) -> Block:
+def open_block(path: str, **options: Any) -> Block:
     return kit.read_block(open_data(Reading((path,), options=ReadOptions(**options))))
 
 
@@ -102,15 +102,15 @@ WAY_OUT = "fix it, or remove its episode from the data"
 def test_invalid_cell_is_named_with_its_row_and_a_remedy(
     tmp_path: Path, column: str, values: list[Any], said: str
 ) -> None:
-    following = {"new_obs": [values[0]] * 21} if column == "obs" else {}
-    path = write(tmp_path, True, **{column: values}, **following)
+    next_columns = {"new_obs": [values[0]] * 21} if column == "obs" else {}
+    path = write(tmp_path, True, **{column: values}, **next_columns)
     with pytest.raises(RowError) as caught:
-        opened(path)
+        open_block(path)
     assert str(caught.value) == f"{path}, row 7: {said}"
     assert caught.value.row == 7
-    with pytest.raises(DataError) as inspected:
+    with pytest.raises(DataError) as error_of_inspect:
         inspect_data(Reading((path,)))
-    assert str(inspected.value) == str(caught.value)
+    assert str(error_of_inspect.value) == str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -121,39 +121,37 @@ def test_invalid_cell_is_named_with_its_row_and_a_remedy(
         (pa.array(range(21), pa.timestamp("us")), "is a column of timestamp"),
     ],
 )
-def test_unreadable_column_can_be_left_out(
-    tmp_path: Path, is_whole: bool, values: Any, said: str
-) -> None:
+def test_unreadable_column_can_be_left_out(tmp_path: Path, is_whole: bool, values: Any, said: str) -> None:
     path = write(tmp_path, is_whole, custom=values)
-    for look in (opened, lambda path: inspect_data(Reading((path,)))):
+    for look in (open_block, lambda path: inspect_data(Reading((path,)))):
         with pytest.raises(
             DataError, match=f"'custom' {said}.*; fix it, or leave out the column with `columns`"
         ):
             look(path)
     columns = ["obs", "actions", "rewards"]
-    assert opened(path, columns=columns).columns.keys() == set(columns)
+    assert open_block(path, columns=columns).columns.keys() == set(columns)
     assert inspect_data(Reading((path,), options=ReadOptions(columns=columns))).episodes == 2
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [[0.0], [1.0]]])
 def test_null_in_a_list_is_located_in_scrambled_rows(tmp_path: Path, values: list[Any]) -> None:
-    odd = [values[0], None]
-    obs = [odd if row == 7 else values for row in range(21)]
+    cells = [values[0], None]
+    obs = [cells if row == 7 else values for row in range(21)]
     path = write(tmp_path, False, obs=obs, new_obs=[values] * 21)
     with pytest.raises(DataError, match="row 8: 'obs' holds a null where a"):
-        opened(path)
+        open_block(path)
 
 
 def test_text_rewards_are_refused(tmp_path: Path, is_whole: bool) -> None:
     with pytest.raises(DataError, match=r"row 0: 'rewards' is text.*[:;] make it a column of numbers"):
-        opened(write(tmp_path, is_whole, rewards=["0.5"] * 21))
+        open_block(write(tmp_path, is_whole, rewards=["0.5"] * 21))
 
 
 def test_csv_cell_that_is_not_a_number_is_located(tmp_path: Path) -> None:
     rows = [f"e,{t},{'abc' if t == 7 else t / 3},{t},{t % 2},1" for t in range(10)]
     (tmp_path / "steps.csv").write_text("\n".join(["eps_id,t,obs_0,obs_1,actions,rewards", *rows]))
     with pytest.raises(DataError, match=r"steps\.csv, row 7: 'obs_0' is 'abc': expected a number"):
-        opened(str(tmp_path / "steps.csv"), ignore_final_observation=True)
+        open_block(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 
 
 def test_null_time_is_located(tmp_path: Path) -> None:
@@ -162,18 +160,18 @@ def test_null_time_is_located(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"steps\.csv, row 7: 't' is 'soon': expected a whole number or a time"
     ):
-        opened(str(tmp_path / "steps.csv"), ignore_final_observation=True)
+        open_block(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 
 
 def test_flags_as_text_are_read_in_order_and_out_of_order(tmp_path: Path, is_whole: bool) -> None:
     flags = ["yes" if flag else "no" for flag in steps()["terminateds"]]
-    assert opened(write(tmp_path, is_whole, terminateds=flags)).terminated.tolist() == [True, True]
+    assert open_block(write(tmp_path, is_whole, terminateds=flags)).terminated.tolist() == [True, True]
 
 
 class TestNullNextObservations:
     def test_null_at_the_end_becomes_zeros_on_request(self, tmp_path: Path, is_whole: bool) -> None:
         path = write(tmp_path, is_whole, new_obs=with_null(steps()["new_obs"], 11, 20))
-        block = opened(path, ignore_final_observation=True)
+        block = open_block(path, ignore_final_observation=True)
         assert sorted(block.length.tolist()) == [9, 12]
         last = block.obs_start + block.length
         assert not block.columns["obs"][last].any()
@@ -186,24 +184,22 @@ class TestNullNextObservations:
             DataError,
             match=r"row \d+ \(episode .*'new_obs' is null where its episode ends: fill it; or leave.*Drop",
         ):
-            opened(path)
+            open_block(path)
 
-    def test_null_at_a_cut_off_end_drops_the_last_step(
-        self, tmp_path: Path, is_whole: bool
-    ) -> None:
+    def test_null_at_a_cut_off_end_drops_the_last_step(self, tmp_path: Path, is_whole: bool) -> None:
         """Even where no flag says that it ended, as in what SQL's LEAD makes."""
-        known = steps()
+        columns = steps()
         flags = [row == 11 for row in range(21)]
-        path = write(tmp_path, is_whole, new_obs=with_null(known["new_obs"], 11, 20), terminateds=flags)
+        path = write(tmp_path, is_whole, new_obs=with_null(columns["new_obs"], 11, 20), terminateds=flags)
         dataset = open_data(
             Reading((path,), prepare=PrepareSpec(cut_off_steps="Drop"), options=ReadOptions())
         )
         block = kit.read_block(dataset)
         lengths = dict(zip(block.eps_id.tolist(), block.length.tolist(), strict=True))
         assert lengths == {"e0": 12, "e1": 8}
-        one = block.eps_id.tolist().index("e1")
-        begin = block.obs_start[one]
-        assert block.columns["obs"][begin : begin + 9].tolist() == known["obs"][12:]
+        episode = block.eps_id.tolist().index("e1")
+        begin = block.obs_start[episode]
+        assert block.columns["obs"][begin : begin + 9].tolist() == columns["obs"][12:]
         assert "1 last step was left out" in "".join(dataset.notes)
 
     def test_null_within_an_episode_is_refused(self, tmp_path: Path, is_whole: bool) -> None:
@@ -211,7 +207,7 @@ class TestNullNextObservations:
         with pytest.raises(
             DataError, match=rf"row {4 + (not is_whole)} .*'new_obs' is null in a row that does not end its"
         ):
-            opened(path, ignore_final_observation=True)
+            open_block(path, ignore_final_observation=True)
 
 
 class TestIds:
@@ -220,17 +216,17 @@ class TestIds:
         ids: pa.Array = pa.array([IDS[one == "e1"].bytes for one in steps()["eps_id"]], pa.binary(16))
         if kind == "extension":
             ids = pa.ExtensionArray.from_storage(pa.uuid(), ids)
-        block = opened(write(tmp_path, is_whole, eps_id=ids))
+        block = open_block(write(tmp_path, is_whole, eps_id=ids))
         assert sorted(block.eps_id.tolist()) == sorted(one.hex for one in IDS)
         assert dict(zip(block.eps_id, block.length, strict=True)) == {IDS[0].hex: 12, IDS[1].hex: 9}
 
     def test_other_bytes_are_refused(self, tmp_path: Path, is_whole: bool) -> None:
         ids = pa.array([b"a"] * 21, pa.binary())
         with pytest.raises(DataError, match="'eps_id' is a column of binary: expected text or whole numbers"):
-            opened(write(tmp_path, is_whole, eps_id=ids))
+            open_block(write(tmp_path, is_whole, eps_id=ids))
 
 
 def test_rewards_in_lists_of_one_number_are_accepted(tmp_path: Path, is_whole: bool) -> None:
-    plain = opened(write(tmp_path, is_whole))
-    packed = opened(write(tmp_path, is_whole, rewards=[[reward] for reward in steps()["rewards"]]))
-    assert packed.columns["rewards"].tolist() == plain.columns["rewards"].tolist()
+    plain = open_block(write(tmp_path, is_whole))
+    block = open_block(write(tmp_path, is_whole, rewards=[[reward] for reward in steps()["rewards"]]))
+    assert block.columns["rewards"].tolist() == plain.columns["rewards"].tolist()

@@ -25,9 +25,9 @@ def test_scrambled_rows_become_the_original_episodes(recording, seed, files):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table = kit.table_of(block, folder / "table", recording[1])
-        path = kit.write_files(folder / "rows", kit.scrambled(table, seed), min(files, len(table)))
-        found = kit.read_block(opening.open_data(path, cache=folder / "cache"))
-    assert episode_hashes(kit.without_empty_infos(found)) == episode_hashes(block)
+        path = kit.write_files(folder / "rows", kit.scramble_rows(table, seed), min(files, len(table)))
+        prepared_block = kit.read_block(opening.open_data(path, cache=folder / "cache"))
+    assert episode_hashes(kit.without_empty_infos(prepared_block)) == episode_hashes(block)
 
 
 @examples(40)
@@ -37,9 +37,9 @@ def test_rows_without_timesteps_become_the_original_episodes(lengths, seed, scra
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         table = kit.table_of(block, folder / "table").drop_columns(["t"])
-        path = kit.write_files(folder / "rows", kit.scrambled(table, seed) if scramble else table)
-        found = kit.read_block(opening.open_data(path, cache=folder / "cache"))
-    assert episode_hashes(found) == episode_hashes(block)
+        path = kit.write_files(folder / "rows", kit.scramble_rows(table, seed) if scramble else table)
+        prepared_block = kit.read_block(opening.open_data(path, cache=folder / "cache"))
+    assert episode_hashes(prepared_block) == episode_hashes(block)
 
 
 @pytest.mark.ray
@@ -48,16 +48,18 @@ def test_rows_without_timesteps_become_the_original_episodes(lengths, seed, scra
 def test_preparing_on_ray_gives_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 13)
     block = kit.make_block(np.arange(1, 60).tolist())
-    path = kit.write_files(tmp_path / "rows", kit.scrambled(kit.table_of(block, tmp_path / "table")), files=4)
+    path = kit.write_files(
+        tmp_path / "rows", kit.scramble_rows(kit.table_of(block, tmp_path / "table")), files=4
+    )
     here = opening.open_data(path, cache=tmp_path / "here")
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     steps: list[tuple[str, int, int]] = []
     watch = Hooks(lambda *step: steps.append(step))
-    there = opening.open_data(path, cache=tmp_path / "there", hooks=watch)
-    assert there.digest == here.digest
-    assert there.notes == here.notes
+    dataset_from_ray = opening.open_data(path, cache=tmp_path / "there", hooks=watch)
+    assert dataset_from_ray.digest == here.digest
+    assert dataset_from_ray.notes == here.notes
     assert steps[-1][1] == steps[-1][2] > 1
-    assert episode_hashes(kit.read_block(there)) == episode_hashes(block)
+    assert episode_hashes(kit.read_block(dataset_from_ray)) == episode_hashes(block)
 
 
 @pytest.mark.ray

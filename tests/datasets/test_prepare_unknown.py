@@ -41,10 +41,10 @@ def refusal(path: Path) -> str:
         ("a.bin", b"\x00\x01\x02\xff", r"begins with b'\x00\x01\x02\xff', unlike any known format"),
     ],
 )
-def test_file_of_unknown_format_is_described(tmp_path, name, content, said):
+def test_file_of_unknown_format_is_described(tmp_path, name, content, sentence):
     (tmp_path / name).write_bytes(content)
     message = refusal(tmp_path / name)
-    assert said in message
+    assert sentence in message
     assert "Parquet, JSON and CSV (plain or gzip)" in message
 
 
@@ -53,8 +53,8 @@ def test_folder_of_a_run_is_refused(tmp_path):
     folder.mkdir(parents=True)
     write_owner(resolve(folder), {"resource": "OfflineTraining/clone", "specHash": "0", "spec": {}})
     (folder / "results.jsonl").write_text('{"training_iteration": 1}\n')
-    for named in (folder, folder.parent):
-        assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in refusal(named)
+    for run_folder in (folder, folder.parent):
+        assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in refusal(run_folder)
 
 
 def test_arrow_and_numpy_files_are_described(tmp_path):

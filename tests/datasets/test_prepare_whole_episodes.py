@@ -70,7 +70,7 @@ def test_unfinished_episodes_are_refused(path: str) -> None:
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> str:
+def dataset_path(tmp_path: Path) -> str:
     """RLlib's episodes, with one that never ends and one that is stored twice."""
     block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
     spec = DataSpec.from_block(block)
@@ -80,15 +80,15 @@ def stored(tmp_path: Path) -> str:
     return write_files(tmp_path / "rows", pq.read_table(path).replace_schema_metadata(None))
 
 
-def test_rules_apply_to_data_opened_directly(stored: str) -> None:
-    assert read_block(open_data(stored)).eps_id.tolist() == ["e0", "e1", "e2"]
-    dropped = open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Drop")))
-    assert read_block(dropped).eps_id.tolist() == ["e0", "e2"]
-    assert "2 rows of unfinished episodes were dropped; first: episode e1" in dropped.notes
+def test_rules_apply_to_data_opened_directly(dataset_path: str) -> None:
+    assert read_block(open_data(dataset_path)).eps_id.tolist() == ["e0", "e1", "e2"]
+    filtered_dataset = open_data(Reading((dataset_path,), prepare=PrepareSpec(unfinished="Drop")))
+    assert read_block(filtered_dataset).eps_id.tolist() == ["e0", "e2"]
+    assert "2 rows of unfinished episodes were dropped; first: episode e1" in filtered_dataset.notes
     with pytest.raises(DataError, match="episode e1 ends neither terminated nor truncated"):
-        open_data(Reading((stored,), prepare=PrepareSpec(unfinished="Refuse")))
+        open_data(Reading((dataset_path,), prepare=PrepareSpec(unfinished="Refuse")))
     with pytest.raises(DataError, match="has 1 stored episode of the id and the content of another"):
-        open_data(Reading((stored,), prepare=PrepareSpec(duplicates="Refuse")))
+        open_data(Reading((dataset_path,), prepare=PrepareSpec(duplicates="Refuse")))
 
 
 def test_file_named_twice_is_refused(path: str) -> None:

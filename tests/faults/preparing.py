@@ -28,8 +28,8 @@ def main() -> int:
     die_at(kill_at[0] if kill_at else None, os.environ["HINDCAST_CACHE"])
     print("begun", flush=True)
     watch = Hooks(lambda _, *done: print("progress", *done, flush=True))
-    found = opening.open_reading(Reading((rows,)), hooks=watch)
-    print("outcome", found.paths[0], flush=True)
+    opened_data = opening.open_reading(Reading((rows,)), hooks=watch)
+    print("outcome", opened_data.paths[0], flush=True)
     return 0
 
 

@@ -76,8 +76,8 @@ class Driver(Script):
     """
 
     def __init__(self, resource: OfflineRecording | OfflineTraining, folder: Path, *kill_at: object) -> None:
-        given = (each for each in kill_at if each is not None)
-        super().__init__("driver.py", written(resource, folder), *given)
+        points = (point for point in kill_at if point is not None)
+        super().__init__("driver.py", write_resource(resource, folder), *points)
 
 
 class Learner(Script):
@@ -92,10 +92,10 @@ class Learner(Script):
 
     def __init__(self, resource: OfflineTraining, folder: Path, rank: int, *kill_at: object) -> None:
         store = folder / "store"
-        super().__init__("driver.py", "--learner", rank, 2, store, written(resource, folder), *kill_at)
+        super().__init__("driver.py", "--learner", rank, 2, store, write_resource(resource, folder), *kill_at)
 
 
-def written(resource: OfflineRecording | OfflineTraining, folder: Path) -> Path:
+def write_resource(resource: OfflineRecording | OfflineTraining, folder: Path) -> Path:
     """The resource's file in the folder."""
     file = folder / "resource.yaml"  # JSON is YAML
     file.write_text(resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True))

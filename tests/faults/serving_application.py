@@ -55,8 +55,8 @@ def main() -> None:
     address, token, name, threads, seed = sys.argv[1:]
     sys.setswitchinterval(0.0005)
     for number in range(int(threads)):
-        own = f"{name}-{number}"
-        threading.Thread(target=play, args=(address, token, own, int(seed) + number)).start()
+        episode_id = f"{name}-{number}"
+        threading.Thread(target=play, args=(address, token, episode_id, int(seed) + number)).start()
 
 
 if __name__ == "__main__":

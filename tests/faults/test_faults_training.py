@@ -40,7 +40,7 @@ def hundred_updates(folder: Path, data: Path) -> OfflineTraining:
     )
 
 
-def evaluated(folder: Path, data: Path, parallel: bool) -> OfflineTraining:
+def evaluated_training(folder: Path, data: Path, parallel: bool) -> OfflineTraining:
     """12 iterations of 2 updates, evaluated every 2."""
     return training(
         folder,
@@ -73,12 +73,12 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Any]:
+def reference(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Any]:
     """What `evaluated` gives in turn, when nothing happens to it."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    said = Driver(evaluated(folder / "runs", walks, parallel=False), folder).finish()
-    assert "outcome Succeeded" in said, said
-    return {**contents(folder / "runs"), "said": said}
+    output = Driver(evaluated_training(folder / "runs", walks, parallel=False), folder).finish()
+    assert "outcome Succeeded" in output, output
+    return {**contents(folder / "runs"), "said": output}
 
 
 def assert_clean(folder: Path) -> None:
@@ -90,55 +90,57 @@ def test_hundred_updates_equal_fifty_plus_fifty_in_a_new_process(
 ) -> None:
     """Weights, optimiser, randomness, metrics and every batch, the next one after resuming included."""
     monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "whole.txt"))
-    said = Driver(hundred_updates(tmp_path / "whole", walks), tmp_path).finish()
-    assert "outcome Succeeded" in said, said
+    output = Driver(hundred_updates(tmp_path / "whole", walks), tmp_path).finish()
+    assert "outcome Succeeded" in output, output
 
     monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "parts.txt"))
     monkeypatch.setenv("TOY_STOP_AT", "50")
     driver = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path)
-    said = driver.finish()
-    assert "interrupted at update 50; run the same command again" in said, said
+    output = driver.finish()
+    assert "interrupted at update 50; run the same command again" in output, output
     assert driver.process.returncode == 130
     monkeypatch.delenv("TOY_STOP_AT")
-    said = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path).finish()
-    assert "resuming at update 50 (iteration 1)" in said, said
-    assert "outcome Succeeded" in said, said
+    output = Driver(hundred_updates(tmp_path / "parts", walks), tmp_path).finish()
+    assert "resuming at update 50 (iteration 1)" in output, output
+    assert "outcome Succeeded" in output, output
 
     batches = (tmp_path / "whole.txt").read_text().split()
     assert len(batches) == len(set(batches)) == 100
     assert (tmp_path / "parts.txt").read_text().split() == batches
-    whole, parts = contents(tmp_path / "whole"), contents(tmp_path / "parts")
-    assert parts.pop("checkpoints") == ["checkpoint-000000050", *whole.pop("checkpoints")]
-    assert parts == whole
+    expected, parts = contents(tmp_path / "whole"), contents(tmp_path / "parts")
+    assert parts.pop("checkpoints") == ["checkpoint-000000050", *expected.pop("checkpoints")]
+    assert parts == expected
 
 
-def test_training_killed_at_every_kind_of_moment_resumes_exactly(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
+def test_training_killed_at_every_kind_of_moment_resumes_exactly(
+    tmp_path: Path, walks: Path, reference: dict[str, Any]
+) -> None:
     """Again and again on the way to one end; what a finished run no longer does is killed in a fresh one."""
     run = tmp_path / "0"
-    for point in points_on_the_way(uninterrupted["said"], np.random.default_rng(7), each=KILLS):
-        if carry_out(run, walks, kill_at=point) == 0:
-            assert_whole(run / "runs", uninterrupted)
+    for point in points_on_the_way(reference["said"], np.random.default_rng(7), each=KILLS):
+        if execute(run, walks, kill_at=point) == 0:
+            assert_complete(run / "runs", reference)
             run = tmp_path / str(int(run.name) + 1)
-            assert carry_out(run, walks, kill_at=point), point
-    assert carry_out(run, walks) == 0
-    assert_whole(run / "runs", uninterrupted)
+            assert execute(run, walks, kill_at=point), point
+    assert execute(run, walks) == 0
+    assert_complete(run / "runs", reference)
 
 
 def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, walks: Path) -> None:
     """Whose processes end with it."""
-    resource = evaluated(tmp_path / "whole", walks, parallel=True)
+    resource = evaluated_training(tmp_path / "whole", walks, parallel=True)
     assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
     run, workers = tmp_path / "0", list[int]()
     for kill in range(PARALLEL_KILLS):
-        driver = Driver(evaluated(run, walks, parallel=True), tmp_path)
+        driver = Driver(evaluated_training(run, walks, parallel=True), tmp_path)
         if driver.listen("progress", times=3 + kill % 3):
             workers += driver.descendants()
             driver.kill()
         else:
             assert "outcome" in driver.finish()
             run = tmp_path / str(int(run.name) + 1)
-    said = Driver(evaluated(run, walks, parallel=True), tmp_path).finish()
-    assert "outcome Succeeded" in said, said
+    output = Driver(evaluated_training(run, walks, parallel=True), tmp_path).finish()
+    assert "outcome Succeeded" in output, output
     assert workers
     assert [worker for worker in workers if not ends(worker)] == []
     for folder in tmp_path.glob("[0-9]*"):
@@ -146,7 +148,7 @@ def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, wal
         assert_clean(folder)
 
 
-def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
+def item_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     """48 updates in iterations of 6, four windows of data, targets every 4 updates where the algorithm has any."""
     residency = (
         "Resident" if algorithm.endswith("DQN") else "Streaming"
@@ -164,7 +166,7 @@ def of_items(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     )
 
 
-def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
+def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
     """24 updates in iterations of 6; half of each batch is of what the algorithm plays."""
     return training(
         folder,
@@ -185,10 +187,10 @@ def that_plays(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
 @pytest.mark.parametrize(
     ("algorithm", "described"),
     [
-        ("learn_marwil:MARWIL", of_items),
-        ("SAC", that_plays),
-        ("learn_dqn:DQN", of_items),
-        ("learn_lstm_bc:LSTMBC", of_items),
+        ("learn_marwil:MARWIL", item_training),
+        ("SAC", playing_training),
+        ("learn_dqn:DQN", item_training),
+        ("learn_lstm_bc:LSTMBC", item_training),
     ],
     ids=["MARWIL", "SAC", "DQN", "LSTMBC"],
 )
@@ -197,70 +199,72 @@ def test_training_killed_at_named_moments_resumes_exactly(
 ) -> None:
     """Targets, several optimisers, n steps, sequences, samples: killed wherever it is, a training is the same."""
     data = walks
-    if described is that_plays:
+    if described is playing_training:
         data = tmp_path / "steered"
         record(recording(data, environment={"id": "toy_environments:Steered"}))
     assert "outcome Succeeded" in Driver(described(tmp_path / "whole", data, algorithm), tmp_path).finish()
-    whole = contents(tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
     moments = [name for name in MOMENTS if algorithm.endswith("MARWIL") or "targets" not in name]
     for number in range(MOMENT_ROUNDS):
         run = tmp_path / f"killed{number}"
         for moment in rng.permutation(moments):
             time = int(rng.integers(1, 4))
-            if killed(described(run, data, algorithm), tmp_path, moment, time):
+            if kill_at_moment(described(run, data, algorithm), tmp_path, moment, time):
                 continue
             run = run.with_name(
                 f"{run.name}-{moment}"
             )  # the one before had come to its end without the moment
-            assert killed(described(run, data, algorithm), tmp_path, moment, time), moment
-        said = Driver(described(run, data, algorithm), tmp_path).finish()
-        assert "outcome Succeeded" in said, said
+            assert kill_at_moment(described(run, data, algorithm), tmp_path, moment, time), moment
+        output = Driver(described(run, data, algorithm), tmp_path).finish()
+        assert "outcome Succeeded" in output, output
     for folder in tmp_path.glob("killed*"):
-        assert contents(folder) == whole
+        assert contents(folder) == expected
 
 
-def killed(resource: OfflineTraining, folder: Path, moment: str, time: int) -> bool:
+def kill_at_moment(resource: OfflineTraining, folder: Path, moment: str, time: int) -> bool:
     """Whether the moment came that often, and the training was killed there."""
     driver = Driver(resource, folder, moment, time)
-    said = driver.finish()
+    output = driver.finish()
     status = driver.process.wait()
-    assert status == -signal.SIGKILL or "outcome Succeeded" in said, (moment, said)
+    assert status == -signal.SIGKILL or "outcome Succeeded" in output, (moment, output)
     return status == -signal.SIGKILL
 
 
-def carry_out(folder: Path, data: Path, kill_at: str | None = None) -> int:
+def execute(folder: Path, data: Path, kill_at: str | None = None) -> int:
     """Train until the end, or a kill; the exit code."""
     folder.mkdir(exist_ok=True)
-    driver = Driver(evaluated(folder / "runs", data, parallel=False), folder, kill_at)
-    said = driver.finish()
+    driver = Driver(evaluated_training(folder / "runs", data, parallel=False), folder, kill_at)
+    output = driver.finish()
     status = driver.process.wait()
-    assert "outcome" in said or status == -signal.SIGKILL, said
+    assert "outcome" in output or status == -signal.SIGKILL, output
     return status
 
 
-def assert_whole(runs: Path, expected: dict[str, Any]) -> None:
+def assert_complete(runs: Path, expected: dict[str, Any]) -> None:
     """What a training gives when nothing happens to it, and nothing besides."""
-    found = contents(runs)
-    assert {key: expected[key] for key in found} == found
+    actual = contents(runs)
+    assert {key: expected[key] for key in actual} == actual
     assert_clean(runs)
 
 
-def test_ctrl_c_ends_the_training_which_resumes(tmp_path: Path, walks: Path, uninterrupted: dict[str, Any]) -> None:
+def test_ctrl_c_ends_the_training_which_resumes(
+    tmp_path: Path, walks: Path, reference: dict[str, Any]
+) -> None:
     """At whatever moment it comes."""
-    resource = evaluated(tmp_path / "parts", walks, parallel=False)
+    resource = evaluated_training(tmp_path / "parts", walks, parallel=False)
     for _ in range(2):
         driver = Driver(resource, tmp_path)
         assert driver.listen("progress", times=2)
         driver.interrupt()
-        said = driver.finish()
-        assert driver.process.returncode in (0, 130), said
-        assert "Traceback" not in said
-    said = Driver(resource, tmp_path).finish()
-    assert "outcome" in said, said
+        output = driver.finish()
+        assert driver.process.returncode in (0, 130), output
+        assert "Traceback" not in output
+    output = Driver(resource, tmp_path).finish()
+    assert "outcome" in output, output
     parts = contents(tmp_path / "parts")
     del parts["checkpoints"]
-    assert parts.items() <= uninterrupted.items()
+    assert parts.items() <= reference.items()
 
 
 class TestStorage:
@@ -270,24 +274,26 @@ class TestStorage:
         tmp_path: Path,
         small_disk: Callable[..., Path],
         walks: Path,
-        uninterrupted: dict[str, Any],
+        reference: dict[str, Any],
         size: str,
     ) -> None:
         disk = small_disk(f"size={size}")
-        resource = evaluated(disk / "runs", walks, parallel=False)
-        said = Driver(resource, tmp_path).finish()
-        assert "error StorageError" in said, said
-        assert "the disk is full" in said
-        assert str(disk / "runs/test/r1") in said
-        assert "Traceback" not in said, said
+        resource = evaluated_training(disk / "runs", walks, parallel=False)
+        output = Driver(resource, tmp_path).finish()
+        assert "error StorageError" in output, output
+        assert "the disk is full" in output
+        assert str(disk / "runs/test/r1") in output
+        assert "Traceback" not in output, output
         small_disk("remount,size=16m")
-        said = Driver(resource, tmp_path).finish()
-        assert "outcome Succeeded" in said, said
-        assert_whole(disk / "runs", uninterrupted)
+        output = Driver(resource, tmp_path).finish()
+        assert "outcome Succeeded" in output, output
+        assert_complete(disk / "runs", reference)
 
-    def test_read_only_folder_is_reported(self, tmp_path: Path, small_disk: Callable[..., Path], walks: Path) -> None:
+    def test_read_only_folder_is_reported(
+        self, tmp_path: Path, small_disk: Callable[..., Path], walks: Path
+    ) -> None:
         disk = small_disk("size=1m,ro")
-        said = Driver(evaluated(disk / "runs", walks, parallel=False), tmp_path).finish()
-        assert "error StorageError" in said
-        assert "read-only" in said
+        output = Driver(evaluated_training(disk / "runs", walks, parallel=False), tmp_path).finish()
+        assert "error StorageError" in output
+        assert "read-only" in output
         assert list(disk.iterdir()) == []

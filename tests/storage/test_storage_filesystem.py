@@ -50,10 +50,10 @@ def test_written_file_is_read_listed_and_deleted(folder):
 
 
 def test_folder_deleted_while_listed_is_tolerated(tmp_path):
-    folder, listed = tmp_path / "data", threading.Event()
+    folder, has_listed = tmp_path / "data", threading.Event()
 
     def come_and_go() -> None:
-        while not listed.is_set():
+        while not has_listed.is_set():
             (folder / "below").mkdir(parents=True)
             shutil.rmtree(folder)
 
@@ -63,7 +63,7 @@ def test_folder_deleted_while_listed_is_tolerated(tmp_path):
         for _ in range(10_000):
             assert {entry.relative_path for entry in resolve(str(folder)).list()} <= {"below"}
     finally:
-        listed.set()
+        has_listed.set()
         churning.join()
 
 
@@ -163,8 +163,8 @@ def test_invalid_uri_is_one_sentence():
 def test_single_slash_after_the_scheme_is_refused(uri, right):
     with pytest.raises(StorageError) as caught:
         resolve(uri)
-    said = f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder with that name"
-    assert str(caught.value) == said
+    sentence = f"{uri} is neither a URI nor a plain path: write {right}, or ./{uri} for a local folder with that name"
+    assert str(caught.value) == sentence
     assert resolve(f"./{uri}").is_local
 
 
@@ -245,9 +245,9 @@ def test_failing_fsync_leaves_the_old_content_and_no_temporary_file(tmp_path, mo
 def test_one_of_many_creators_wins(kit, tmp_path):
     location = resolve(tmp_path / "lock")
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda i: location.create_exclusive(b"%d" % i), range(32)))
-    assert sum(won) == 1
-    assert location.read_bytes() == b"%d" % won.index(True)
+        has_created = list(pool.map(lambda i: location.create_exclusive(b"%d" % i), range(32)))
+    assert sum(has_created) == 1
+    assert location.read_bytes() == b"%d" % has_created.index(True)
     assert kit.names(tmp_path) == ["lock"]
 
 
@@ -258,7 +258,7 @@ def test_one_of_many_creators_wins(kit, tmp_path):
         ("status 503: SlowDown", StorageUnavailable, "the store is busy or failing: try again later"),
     ],
 )
-def test_exception_of_a_foreign_driver_becomes_one_sentence(memory, monkeypatch, raised, kind, said):
+def test_exception_of_a_foreign_driver_becomes_one_sentence(memory, monkeypatch, raised, kind, sentence):
     class CloudError(Exception):
         pass
 
@@ -270,7 +270,7 @@ def test_exception_of_a_foreign_driver_becomes_one_sentence(memory, monkeypatch,
         resolve(memory).write_bytes(b"x")
     assert (type(caught.value), str(caught.value)) == (
         kind,
-        f"cannot write memory://store-tests/data: {said}",
+        f"cannot write memory://store-tests/data: {sentence}",
     )
 
 

@@ -125,8 +125,8 @@ def azure(azure_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.fixture(params=["s3", "gcs", "azure"])
 def place(request: pytest.FixtureRequest) -> Place:
     """A folder in each kind of store."""
-    found: Place = request.getfixturevalue(request.param)
-    return found
+    selected_store: Place = request.getfixturevalue(request.param)
+    return selected_store
 
 
 def _place(root: str, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:

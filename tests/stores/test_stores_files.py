@@ -62,10 +62,10 @@ def test_file_is_read_at_any_offset(place):
 def test_pickled_location_contains_no_credentials(place):
     location = place.at("x")
     location.write_bytes(b"x")
-    sent = pickle.dumps(location)
-    assert b"secret" not in sent
-    assert b"AccountKey" not in sent
-    assert pickle.loads(sent).read_bytes() == b"x"
+    pickle_bytes = pickle.dumps(location)
+    assert b"secret" not in pickle_bytes
+    assert b"AccountKey" not in pickle_bytes
+    assert pickle.loads(pickle_bytes).read_bytes() == b"x"
 
 
 def test_create_leaves_an_existing_file(place):
@@ -119,7 +119,7 @@ def test_aborted_file_is_never_sent(place):
     with pytest.raises(ZeroDivisionError), AtomicFile(place.at("x")) as file:
         file.write(BIG)
         raise ZeroDivisionError
-    assert not [asked for asked in place.faults.asked() if asked.startswith(("PUT", "POST", "DELETE"))]
+    assert not [request for request in place.faults.asked() if request.startswith(("PUT", "POST", "DELETE"))]
     assert place.at("x").read_bytes() == b"old"
 
 
@@ -164,19 +164,19 @@ def test_failed_upload_leaves_no_parts(s3, monkeypatch):
 def test_upload_with_a_lost_final_answer_is_not_repeated(s3):
     s3.fail(matching="^POST .*uploadId", times=1, status=503)
     s3.at("x").write_bytes(BIG)
-    assert sum("partNumber=1" in asked for asked in s3.faults.asked()) == 1
+    assert sum("partNumber=1" in request for request in s3.faults.asked()) == 1
     assert s3.at("x").read_bytes() == BIG
 
 
 def test_denied_access_is_reported_at_once(place):
     place.at("x").write_bytes(b"x")
     place.fail(status=403, code="AccessDenied")
-    begun = place.faults.asked()
+    earlier_requests = place.faults.asked()
     with pytest.raises(StorageError, match=r"access is denied: check the credentials"):
         place.at("x").read_bytes()
     with pytest.raises(StorageError, match=r"cannot list \S+: access is denied"):
         resolve(place.uri).list()
-    assert len(place.faults.asked()) - len(begun) < 6
+    assert len(place.faults.asked()) - len(earlier_requests) < 6
 
 
 def test_missing_file_is_reported_at_once(place):
@@ -276,7 +276,7 @@ def test_upload_survives_a_killed_and_restarted_server(request, monkeypatch, kin
     place.fail(matching=part, delay=0.5)
     writing = threading.Thread(target=lambda: place.at("x").write_bytes(BIG))
     writing.start()
-    while not any(re.search(part, asked) for asked in place.faults.asked()):
+    while not any(re.search(part, request) for request in place.faults.asked()):
         time.sleep(0.02)
     place.server.kill()
     time.sleep(1)

@@ -43,16 +43,16 @@ def held_elsewhere(state, renewed):
 
 def test_second_conversion_into_one_folder_is_refused(place, walks):
     dataset, out = open_dataset(walks), resolve(place.uri)
-    refused = []
+    errors = []
 
     def second(stage, done, total):
-        if not refused:
+        if not errors:
             with pytest.raises(OutputConflict, match=rf"another process \({os.getpid()} on ") as caught:
                 write(dataset, Target(out))
-            refused.append(caught.value)
+            errors.append(caught.value)
 
     write(dataset, Target(out), hooks=Hooks(progress=second))
-    assert refused[0].exit_code == 4
+    assert errors[0].exit_code == 4
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
     assert not out.child(FOLDER, "lock").exists()
     assert write(dataset, Target(out)).state == "AlreadyFinished"
@@ -78,10 +78,10 @@ def test_evaluation_that_lost_the_lease_stops_writing(s3):
         config.build_algo() as algo,
     ):
         algo.evaluate()
-        counted = read_commits(resolve(s3.uri)).keys()
+        committed_numbers = read_commits(resolve(s3.uri)).keys()
         held_elsewhere(s3.at(FOLDER), renewed=lease.time.time())
         algo.evaluate()
-    assert read_commits(resolve(s3.uri)).keys() == counted
+    assert read_commits(resolve(s3.uri)).keys() == committed_numbers
 
 
 def test_lease_of_a_killed_local_process_is_acquired_at_once(s3):
@@ -128,7 +128,7 @@ def test_renewal_in_progress_at_release_leaves_no_lease(place, monkeypatch):
     before = set(threading.enumerate())
     with sole_writer(resolve(place.uri)):
         place.fail(matching=writes, delay=0.3)
-        while not any(re.search(writes, asked) for asked in place.faults.asked()):
+        while not any(re.search(writes, request) for request in place.faults.asked()):
             """A renewal begins."""
     for thread in set(threading.enumerate()) - before:
         thread.join(30)

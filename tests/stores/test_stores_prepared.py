@@ -33,11 +33,11 @@ def lines(walks, tmp_path):
 
 def test_prepared_data_are_reused(place, lines, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_CACHE", place.uri)
-    (prepared,) = open_reading(Reading((lines,))).paths
-    assert str(prepared).startswith(f"{place.uri}/prepared/")
+    (prepared_path,) = open_reading(Reading((lines,))).paths
+    assert str(prepared_path).startswith(f"{place.uri}/prepared/")
     monkeypatch.setattr(preparer.Preparer, "prepare", None)
     assert open_data(lines).num_episodes == 40
-    assert set(episode_hashes(read_all(prepared))) == set(episode_hashes(read_all(walks)))
+    assert set(episode_hashes(read_all(prepared_path))) == set(episode_hashes(read_all(walks)))
 
 
 def test_failed_preparation_is_never_used(place, lines, monkeypatch):
@@ -60,7 +60,7 @@ def test_data_workers_read_the_store_as_the_learner_does(s3):
     s3.fail(every=5, status=503)
     credentials = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     workers = DataWorkers((1, 1), num_cpus=1, remote_args={"runtime_env": {"env_vars": credentials}})
-    there, here = (
+    worker_data, local_data = (
         OfflineData(
             [Source("data", open_dataset(f"{s3.uri}/data"))],
             needs,
@@ -73,8 +73,8 @@ def test_data_workers_read_the_store_as_the_learner_does(s3):
     )
     try:
         for _ in range(5):
-            batch, expected = there.next(), here.next()
+            batch, expected = worker_data.next(), local_data.next()
             assert all(torch.equal(batch[leaf], expected[leaf]) for leaf in expected)
     finally:
-        there.close()
-        here.close()
+        worker_data.close()
+        local_data.close()

@@ -60,7 +60,7 @@ def test_recording_resumes_after_the_store_dies_in_an_upload(place, walks, monke
 
     def kill_once_a_range_counts() -> None:
         while not any(
-            re.search(r"^(PUT|POST) .*000001-.*\.parquet", asked) for asked in place.faults.asked()
+            re.search(r"^(PUT|POST) .*000001-.*\.parquet", request) for request in place.faults.asked()
         ):
             time.sleep(0.02)
         place.server.kill()
@@ -74,10 +74,10 @@ def test_recording_resumes_after_the_store_dies_in_an_upload(place, walks, monke
     place.server.start()
     place.faults.begin()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
-    counted = sum(commit.episodes for commit in read_commits(resolve(place.uri)).values())
-    assert counted < 40
+    num_episodes = sum(commit.episodes for commit in read_commits(resolve(place.uri)).values())
+    assert num_episodes < 40
     if not place.uri.startswith("abfss"):  # Azurite forgets what it had not put on disk when it was killed
-        assert counted > 0
+        assert num_episodes > 0
     record(resource)
     assert episode_hashes(read_all(place.uri)) == episode_hashes(read_all(walks))
     assert leftovers(place.uri) == []

@@ -106,4 +106,5 @@ def _notes(num_dropped: int, num_renamed: int) -> Iterable[str]:
         episodes = formatting.plural(num_dropped, "episode")
         yield f"{episodes} repeated others (the same id and the same content): each counts once"
     if num_renamed:
-        yield f"{formatting.plural(num_renamed, 'episode')} had the id of another episode and different content: renamed"
+        episodes = formatting.plural(num_renamed, "episode")
+        yield f"{episodes} had the id of another episode and different content: renamed"
