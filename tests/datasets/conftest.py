@@ -1,4 +1,4 @@
-"""Small datasets of many units, as curation's tests need them."""
+"""Small datasets of many units for the tests of curation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Parts = Callable[..., list[Path]]
 
 @pytest.fixture
 def make_parts(tmp_path: Path) -> Parts:
-    """`parts(5)`: folders of four episodes each."""
+    """`make_parts(5)`: folders of four episodes each."""
 
     def make(count: int) -> list[Path]:
         return [
@@ -37,5 +37,5 @@ def twenty_episodes(make_parts: Parts) -> Dataset:
 
 @pytest.fixture
 def range_per_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each unit becomes a range of its own."""
+    """Make a range of each unit."""
     monkeypatch.setattr(writing, "_MIN_RANGE_BYTES", 1)

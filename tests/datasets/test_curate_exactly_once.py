@@ -1,4 +1,4 @@
-"""A conversion that is stopped anywhere ends exact; a folder of others is never touched."""
+"""Interrupted conversions resume exactly, and foreign folders are never touched."""
 
 from __future__ import annotations
 

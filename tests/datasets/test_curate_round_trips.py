@@ -1,4 +1,4 @@
-"""Whatever is converted, and wherever to: what comes out is what went in."""
+"""Conversions between all formats keep the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of datasets are datasets: what is chosen, by what, and that it can be read like any other."""
+"""Selecting, splitting, filtering, sampling and merging datasets without copying."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ids(dataset):
 
 
 def assert_is_dataset(view, expected):
-    """Counts, lengths, reading by columns and places agree with what it holds."""
+    """Check counts, lengths, single columns and locations of a view against its episodes."""
     block = read_block(view)
     assert episode_hashes(block) == expected
     assert (view.num_episodes, view.num_steps) == (block.num_episodes, block.num_steps)
@@ -86,7 +86,7 @@ def test_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, make_par
 
 
 def test_split_keeps_episodes_of_one_id_together(tmp_path):
-    """Eight episodes in three pieces each."""
+    """Eight episodes in three fragments each."""
     names = np.array([f"e{piece // 3}" for piece in range(24)], dtype=object)
     pieces = open_dataset(write_block(tmp_path / "d", replace(make_block([2] * 24), eps_id=names)))
     for seed in range(5):
@@ -218,7 +218,7 @@ def test_merge_fills_missing_infos_with_empty_ones(tmp_path):
 
 
 def test_copies_in_several_folders_count_once(tmp_path):
-    """A whole folder copied, and some of its episodes filtered into another."""
+    """A folder is copied, and some of its episodes are filtered into another folder."""
     one = open_dataset(write_block(tmp_path / "data/one", make_block([2, 3, 4])))
     shutil.copytree(tmp_path / "data/one", tmp_path / "data/copy")
     write(one.select([1]), Target(resolve(tmp_path / "data/best")))

@@ -1,4 +1,4 @@
-"""Files that something happened to: a sentence that names the file, never other data, never a crash."""
+"""Damaged files give an error that names the file, never other data and never a crash."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_flipped_bit_in_the_magic_number_is_found(path):
 
 
 def test_flipped_bit_in_the_values_is_found(path):
-    """The page checksums find it."""
+    """The page checksums detect it."""
     content = path.read_bytes()
     group = pq.ParquetFile(path).metadata.row_group(1)
     rng = random.Random(0)
@@ -124,7 +124,7 @@ def test_every_changed_byte_of_a_recording_is_found_when_verified(kit, tmp_path)
 
 
 def write_empty(like, path, groups: int) -> None:
-    """A file of ours without a row, of no row group or of an empty one."""
+    """Write a file of Hindcast's without rows, with no row group or with empty ones."""
     schema = pq.read_schema(like)
     index = json.dumps([{"lengths": [], "continued": []}] * groups)
     with pq.ParquetWriter(path, schema) as writer:
@@ -191,7 +191,7 @@ def test_damaged_file_among_good_ones_is_named(kit, tmp_path):
 
 
 def test_inspect_damaged_data_names_the_files_and_reads_no_wrong_values(kit, path, block):
-    """Whatever happened to some files, those that are not named hold what was written."""
+    """Files that are not named contain what was written, whatever happened to the others."""
     content, folder = path.read_bytes(), path.parent
     rng = random.Random(2)
     num_found = 0

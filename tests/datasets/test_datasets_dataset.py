@@ -299,7 +299,7 @@ def test_digest_of_plain_folder_depends_on_the_data(kit, tmp_path, blocks):
 
 
 class ReversedListing(LocalFileSystem):
-    """The local file system as a foreign one, which lists in the wrong order."""
+    """The local file system as a foreign one that lists in reverse order."""
 
     def find(self, path, **options):
         listing = super().find(path, **options)
@@ -439,7 +439,7 @@ def test_damaged_or_newer_manifest_is_refused(kit, tmp_path, blocks):
 
 
 def test_cell_of_wrong_size_is_located(kit, tmp_path):
-    """Written by something else, with the metadata of ours."""
+    """Written by another tool with Hindcast's metadata."""
     block = kit.block([3, 5, 2])
     table = ArrowEncoder(kit.spec(block)).encode(block).table
     cells = [cell.as_py() for cell in table.column("actions")]

@@ -1,4 +1,4 @@
-"""The spaces that are guessed hold what they were guessed from."""
+"""Guessed spaces contain the data that they were guessed from."""
 
 import numpy as np
 import pytest

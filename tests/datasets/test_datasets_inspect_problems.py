@@ -1,4 +1,4 @@
-"""Each kind of problem, made on purpose: it is found, with its file and row where it has one."""
+"""Every kind of problem is found, with its file and row if it has any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the space, layout and lengths: good data have no error, and their spaces can be guessed."""
+"""Valid data of any space, layout and lengths have no errors, and their spaces can be guessed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_guessed_space_contains_its_data(recording):
 
 
 def _as_sampled(value):
-    """Booleans as the integers that spaces of Gymnasium hold."""
+    """Convert booleans to the integers of Gymnasium's spaces."""
     if isinstance(value, dict):
         return {key: _as_sampled(part) for key, part in value.items()}
     if isinstance(value, tuple):

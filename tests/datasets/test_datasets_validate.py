@@ -14,7 +14,7 @@ LENGTHS = [3, 0, 5]
 
 
 def block_of(**columns: np.ndarray) -> Block:
-    """Three episodes of 3, 0 and 5 steps; the last starts at t = 100."""
+    """Make three episodes of 3, 0 and 5 steps; the last starts at t = 100."""
     return Block(
         columns={name.replace("__", "/"): column for name, column in columns.items()},
         length=np.array(LENGTHS),

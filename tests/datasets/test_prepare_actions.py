@@ -1,4 +1,4 @@
-"""Whether actions are a module's own or the environment's: by where they come from, or as the user says."""
+"""Actions are a module's or the environment's, depending on their source or as the user says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def block() -> Block:
 
 @pytest.fixture
 def rllib_table(block: Block, tmp_path: Path) -> pa.Table:
-    """Rows with the columns of RLlib's recorder."""
+    """Make rows with the columns of RLlib's recorder."""
     return table_of(block, tmp_path / "columns")
 
 

@@ -1,4 +1,4 @@
-"""What is prepared is kept, is made once, and goes on where it was interrupted."""
+"""Prepared data are cached, prepared once, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Base(OfflinePreLearner):
 
 
 def test_changed_mapper_is_prepared_again(tmp_path, monkeypatch):
-    """Also where only the file of a class that it extends was edited."""
+    """Also if only the file of its base class was edited."""
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "lines.txt").write_text("a\nb\n")

@@ -1,4 +1,4 @@
-"""`columns` of an input: only these are read, of data of any kind, opened directly or prepared."""
+"""`columns` of an input: only these are read, from data of any kind, opened directly or prepared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_dataset(folder: Path, layout: str, **outputs: tuple[int, ...]) -> str:
-    """Episodes with model outputs, without a manifest."""
+    """Write episodes with model outputs, without a manifest."""
     block = kit.make_block([4, 7])
     columns = {name: np.ones((11, *shape), dtype=np.float32) for name, shape in outputs.items()}
     block = block.with_columns({**block.columns, **columns})
@@ -102,7 +102,7 @@ def test_files_that_differ_in_other_columns_are_compatible(tmp_path: Path) -> No
 
 
 def test_other_columns_are_never_decoded(tmp_path: Path) -> None:
-    """Even one that cannot be read."""
+    """Not even a column that cannot be read."""
     (file,) = Path(write_dataset(tmp_path / "data", LAYOUTS[0], **OUTPUTS)).glob("*.parquet")
     table = pq.read_table(file)
     place = table.schema.get_field_index("vf_preds")

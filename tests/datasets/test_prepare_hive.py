@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch) -> None:
 def write_partitioned(
     folder: Path, block: Block, key: str = "eps_id", drop: Sequence[str] = ("eps_id",)
 ) -> Path:
-    """A folder for each episode, whose later rows stand in the file that is listed first."""
+    """Write a folder for each episode, with its later rows in the file that is listed first."""
     table = kit.table_of(block, folder.parent / "flat")
     for name in block.eps_id.tolist():
         rows = table.filter(pc.equal(table["eps_id"], name)).drop_columns(list(drop))
@@ -109,7 +109,7 @@ def test_null_key_is_refused_by_name(tmp_path):
 
 
 def test_contradicting_observations_between_files_are_refused(tmp_path):
-    """Without an id, timesteps that go on by chance are not enough."""
+    """Without an id, consecutive timesteps do not suffice."""
     table: pa.Table = kit.table_of(kit.make_block([2, 5]), tmp_path / "flat").drop_columns(["eps_id"])
     folder = tmp_path / "rows"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Looking at foreign data of which some are wrong: what is wrong is listed, and the rest is shown."""
+"""Inspecting foreign data with bad files, which are listed while the rest is inspected."""
 
 from __future__ import annotations
 

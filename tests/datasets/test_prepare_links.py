@@ -1,4 +1,4 @@
-"""Links in folders of data: each real file counts once, and a link to nothing is said."""
+"""Links in folders of data: each real file counts once, and broken links are reported."""
 
 from __future__ import annotations
 

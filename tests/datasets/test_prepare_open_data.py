@@ -1,4 +1,4 @@
-"""Opening data of any kind: what is done to rows that are out of order, and what is said of it."""
+"""Opening data of any kind: rows out of order, and the notes on them."""
 
 from __future__ import annotations
 

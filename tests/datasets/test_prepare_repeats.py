@@ -1,4 +1,4 @@
-"""Episodes that were stored several times, as recorders leave them that write their buffer again, without timesteps."""
+"""Episodes stored several times, as by recorders that write their buffer again, without timesteps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def block():
 
 @pytest.fixture
 def table(tmp_path: Path, block) -> pa.Table:
-    """Rows with a name of one's own, so that they are a table, and without `t`."""
+    """Rows without `t` and with a column of another name, so that they are a table."""
     table = kit.table_of(block, tmp_path / "table").drop_columns(["t"])
     return table.rename_columns(["next_obs" if name == "new_obs" else name for name in table.column_names])
 
@@ -85,7 +85,7 @@ def test_different_episode_with_the_same_id_is_kept(tmp_path: Path, table: pa.Ta
 
 
 def test_equal_timesteps_within_an_episode_are_kept(tmp_path: Path) -> None:
-    """A walker that pushes against a wall does the same again and again."""
+    """A walker that pushes against a wall repeats a timestep."""
     block = kit.make_block([6])
     block.columns["obs"][:] = 0
     block.columns["actions"][:] = 1
@@ -99,7 +99,7 @@ def test_equal_timesteps_within_an_episode_are_kept(tmp_path: Path) -> None:
 def test_infos_in_another_order_and_another_nan_are_equal(
     tmp_path: Path, table: pa.Table, order: str
 ) -> None:
-    """As for episodes that are opened or merged: what differs in bytes only is the same."""
+    """As for opened or merged episodes, content that differs only in bytes is equal."""
     nan = np.array([0x7FF8000000000000, 0xFFF8000000000000], dtype=np.uint64).view(np.float64)
     infos = ['{"x": 1, "y": 2}', '{"y":2,"x":1}']
     alike = [

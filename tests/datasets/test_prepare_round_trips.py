@@ -1,4 +1,4 @@
-"""Episodes in random spaces come back from rows in any order, whoever prepares them."""
+"""Episodes in random spaces are restored from rows in any order, in process and on Ray."""
 
 from __future__ import annotations
 

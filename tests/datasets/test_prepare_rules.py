@@ -1,4 +1,4 @@
-"""What is done to rows that repeat, are missing, or do not end; and what is said of it."""
+"""Rules for repeated rows, missing rows and unfinished episodes, and the notes on them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_timestep_with_two_contents_is_refused(tmp_path, table):
 
 
 def days(table: pa.Table, kind: str) -> pa.Table:
-    """The table with times for timesteps, three days apart."""
+    """Replace timesteps by times, three days apart."""
     times = np.datetime64("2026-01-30", "us") + table["t"].to_numpy() * np.timedelta64(3, "D")
     column = {
         "numbers": lambda: pa.array(times.astype("datetime64[D]").astype(np.int64)),
@@ -182,7 +182,7 @@ def test_missing_next_observations_are_refused_or_zeros(tmp_path, block, table):
 
 @pytest.mark.parametrize("left_out", [[], ["t"], ["eps_id", "t"]])
 def test_last_steps_without_next_observation_are_dropped(tmp_path, table, left_out):
-    """Of 4 timesteps that terminate, 7 that were cut off, and 3 of which nothing says that they end."""
+    """Episodes of 4 steps (terminated), 7 (truncated) and 3 (without a flag)."""
     ends = {"terminateds": [3], "truncateds": [10]}
     flags = {name: pa.array(np.isin(np.arange(14), rows)) for name, rows in ends.items()}
     for name, values in flags.items():

@@ -1,4 +1,4 @@
-"""Data that hold their episodes whole: nothing is put in order, but what never ends is still told."""
+"""Data stored as complete episodes: nothing is ordered, but unfinished episodes are reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hindcast.storage.location import Location, resolve
 
 
 class Wholes(Format):
-    """Holds five episodes, of which e1 and e3 never end."""
+    """A format with five episodes, of which e1 and e3 never end."""
 
     name = "CSV"
 
@@ -71,7 +71,7 @@ def test_unfinished_episodes_are_refused(path: str) -> None:
 
 @pytest.fixture
 def dataset_path(tmp_path: Path) -> str:
-    """RLlib's episodes, with one that never ends and one that is stored twice."""
+    """RLlib's episodes, one of them unfinished and one stored twice."""
     block = replace(make_block([3, 2, 4]), truncated=np.zeros(3, dtype=np.bool_))
     spec = DataSpec.from_block(block)
     with BlockWriter(resolve(tmp_path / "ours"), spec, "a", layout="episodes/messagepack") as writer:

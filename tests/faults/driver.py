@@ -1,11 +1,11 @@
-"""Carries out one resource in a process of its own, for tests that kill it.
+"""Execute one resource in a separate process, for tests that kill it.
 
     python driver.py RESOURCE.yaml [KILL_POINT | MOMENT CALL]
     python driver.py --learner RANK SIZE STORE RESOURCE.yaml [MOMENT CALL]
 
-KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL how often it is come to.
-Prints a line when it begins, at every progress and at the end. The second form is one of several learners of a
-training, over gloo; STORE is the file by which they find each other.
+KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL the number of its occurrence.
+It prints a line at the start, at every progress and at the end. The second form is one of several learners of a
+training, over gloo; STORE is the file through which they find each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hindcast.run.training import TrainingRun, follow_first_learner
 
 
 class PrintingReporter:
-    """A reporter that prints."""
+    """A reporter that prints its calls."""
 
     def progress(self, progress: Progress) -> None:
         print("progress", progress.stage, progress.done, flush=True)

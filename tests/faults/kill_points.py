@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 _EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}
-_NUMBER = re.compile(
-    r"(?<=\.)[0-9a-f]{8}(?=\.tmp)|[0-9a-f]*[0-9][0-9a-f]*"
-)  # a random name may have no digit
+# A random temporary name may have no digit, so it is matched by its place in the file name.
+_NUMBER = re.compile(r"(?<=\.)[0-9a-f]{8}(?=\.tmp)|[0-9a-f]*[0-9][0-9a-f]*")
 _LINE = "file operations:"
 
 
 def die_at(point: str | None, folder: str) -> None:
-    """Kill this process at a point; with None, print at its end how many operations of each kind there were."""
+    """Kill this process at a point; if None, print the number of operations of each kind at its end."""
     counts = Counter[str]()
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -37,22 +36,23 @@ def die_at(point: str | None, folder: str) -> None:
 
 
 def points(output: str, rng: np.random.Generator, num_repeats: int = 1) -> list[str]:
-    """Of what a process without a point printed: `each` of every kind of operation, in random order."""
+    """Choose `num_repeats` points of every kind of operation in a process's output, in random order."""
     counts = _counts(output)
     chosen_points = [f"{kind} {rng.integers(1, count + 1)}" for kind, count in counts * num_repeats]
     return [chosen_points[i] for i in rng.permutation(len(chosen_points))]
 
 
 def points_on_the_way(output: str, rng: np.random.Generator, num_repeats: int = 1) -> list[str]:
-    """The same for a process that goes on where the one before it was killed: it comes to all of the first round.
+    """Choose points for processes that each resume where the previous one was killed.
 
-    That is one of the first times of every kind, in the order in which they begin; the other rounds are as `points`.
+    The first round has one of the first three occurrences of every kind, in the order in which the kinds first occur,
+    so that every point of it is reached; the other rounds are as in `points`.
     """
     first = [f"{kind} {rng.integers(1, min(count, 3) + 1)}" for kind, count in _counts(output)]
     return first + points(output, rng, num_repeats - 1)
 
 
 def _counts(output: str) -> list[tuple[str, int]]:
-    """The kinds of operation, in the order in which they began, and how many of each there were."""
+    """Parse the kinds of operation, in order of first occurrence, with their counts."""
     matches = re.findall(rf"^{_LINE} (\d+) (.*)$", output, re.MULTILINE)
     return [(kind, int(count)) for count, kind in matches]

@@ -25,7 +25,7 @@ MOMENTS = {
 
 
 def die(moment: str, call: int) -> None:
-    """Kill this process at the n-th time that it comes to a moment."""
+    """Kill this process at the given occurrence of a moment."""
     when, _, path = MOMENTS[moment].partition(" ")
     owner, name = _owner(path)
     function = getattr(owner, name)

@@ -1,8 +1,8 @@
-"""Prepares rows in a process of its own, for tests that kill it.
+"""Prepare rows in a separate process, for tests that kill it.
 
     python preparing.py ROWS here|ray [KILL_POINT]
 
-What is prepared lies in `$HINDCAST_CACHE`. KILL_POINT is one of kill_points.py there. Prints a line when it begins, at
+Prepared data are in `$HINDCAST_CACHE`. KILL_POINT is one of kill_points.py there. It prints a line at the start, at
 every progress and at the end.
 """
 

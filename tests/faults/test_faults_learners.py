@@ -1,4 +1,4 @@
-"""One of two learners is killed: both started again come to the same end, bit for bit."""
+"""If one of two learners is killed, both resume to the same result, bit for bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KILLS = repeats(3, soak=30)
 
 
 def two_learner_training(folder: Path, data: Path) -> OfflineTraining:
-    """48 updates with noise of each learner's own: dropout, and MARWIL's targets in every window."""
+    """48 updates with noise that differs by learner: dropout, and MARWIL's targets in every window."""
     return training(
         folder,
         data,
@@ -36,7 +36,7 @@ def two_learner_training(folder: Path, data: Path) -> OfflineTraining:
 
 
 def run_and_kill(resource: OfflineTraining, folder: Path, *kill_at: object, rank: int = 0) -> bool:
-    """Train with two learners; whether the one of that rank was killed, which ends the other one."""
+    """Train with two learners; return True if the one of that rank was killed, which ends the other."""
     (folder / "store").unlink(missing_ok=True)
     learners = [
         Learner(resource, folder, learner_rank, *(kill_at if learner_rank == rank else ()))

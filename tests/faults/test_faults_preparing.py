@@ -1,4 +1,4 @@
-"""Preparations killed at any moment, and two at once: the same episodes, and no half of them is taken for whole."""
+"""Preparations killed at any moment, and two at once, give the same episodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LENGTH, EPISODES = 9, 60
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scrambled rows in 4 files; rewards are whole numbers in half of them, so that partitions differ in dtype."""
+    """Scrambled rows in 4 files; rewards are integers in half of them, so that partitions differ in dtype."""
     rng = np.random.default_rng(0)
     folder = tmp_path_factory.mktemp("rows")
     obs = rng.normal(size=(EPISODES, LENGTH + 1, 4)).astype(np.float32)
@@ -65,7 +65,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """What is prepared when nothing happens, and what was said on the way."""
+    """The result and the output of an uninterrupted preparation."""
     cache = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HINDCAST_CACHE", str(cache))
@@ -74,7 +74,7 @@ def reference(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
 
 
 def contents(cache: Path) -> dict[str, Any]:
-    """All that must not depend on what happened on the way."""
+    """Read everything in the cache that must not depend on interruptions."""
     (folder,) = (cache / "prepared").iterdir()
     dataset = open_dataset(folder, verify=True)
     return {
@@ -95,7 +95,7 @@ def num_committed(cache: Path) -> int:
 
 
 def prepare(rows: Path, cache: Path, kill_at: str | None = None) -> int | None:
-    """Prepare in a fork of this process; its exit code."""
+    """Prepare in a fork of this process, and return its exit code."""
     child = multiprocessing.get_context("fork").Process(target=_prepare, args=(rows, cache, kill_at))
     child.start()
     child.join()
@@ -111,11 +111,11 @@ def _prepare(rows: Path, cache: Path, kill_at: str | None) -> None:
 def test_preparation_killed_at_every_kind_of_moment_resumes_exactly(
     rows: Path, tmp_path: Path, reference: Any
 ) -> None:
-    """Once, then a second time on the way to the end."""
+    """Kill it once, then again while it resumes."""
     expected, output = reference
     assert len(expected["episodes"]) == EPISODES
     rng = np.random.default_rng(5)
-    for number, first in enumerate(points(output, rng, each=KILLS)):
+    for number, first in enumerate(points(output, rng, num_repeats=KILLS)):
         cache = tmp_path / str(number)
         cache.mkdir()
         assert prepare(rows, cache, first) == -signal.SIGKILL, first
@@ -127,7 +127,7 @@ def test_preparation_killed_at_every_kind_of_moment_resumes_exactly(
 
 @pytest.mark.ray
 def test_preparation_killed_on_ray_resumes_exactly(rows: Path, cache: Path, reference: Any) -> None:
-    """By the driver's end; what its tasks still write does no harm to the next one."""
+    """Kill the driver; files that its tasks still write do not harm the next preparation."""
     expected, _ = reference
     rng = np.random.default_rng(2)
     kills = 0

@@ -1,4 +1,4 @@
-"""Recordings killed at any moment, by any number of runners, on storage that fails: the same episodes."""
+"""Recordings killed at any moment, with any number of runners, on failing storage, give the same episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kill_points import points_on_the_way
-from processes import Driver, ends
+from processes import Driver, wait_for_end
 
 from hindcast.api import OfflineRecording
 from hindcast.formats.dataset_folder.commits import read_commits
@@ -46,7 +46,7 @@ EPISODES = 192
 
 
 def expert_recording(folder: Path, runners: int = 1) -> OfflineRecording:
-    """An expert of 6 iterations, then 24 ranges of 8 episodes."""
+    """Make a recording with an expert of 6 iterations, then 24 ranges of 8 episodes."""
     return recording(
         folder,
         environment=CARTPOLE,
@@ -58,15 +58,15 @@ def expert_recording(folder: Path, runners: int = 1) -> OfflineRecording:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the recording gives when nothing happens to it."""
+    """The contents of an uninterrupted recording."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     output = Driver(expert_recording(folder / "data"), folder).finish()
     assert "outcome Succeeded" in output, output
-    return {**contents(folder / "data"), "said": output}
+    return {**contents(folder / "data"), "output": output}
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All that must not depend on what happened on the way."""
+    """Read everything in the folder that must not depend on interruptions."""
     manifest = read_manifest(resolve(folder))
     assert manifest is not None
     return {
@@ -80,10 +80,10 @@ def contents(folder: Path) -> dict[str, Any]:
 def test_recording_killed_at_every_kind_of_moment_resumes_exactly(
     tmp_path: Path, reference: dict[str, Any]
 ) -> None:
-    """Again and again on the way to one end; what a finished recording no longer does is killed in a fresh one."""
+    """Kill one recording repeatedly; operations of a finished recording are killed in a new one."""
     assert reference["order"] == list(range(EPISODES))
     folder = tmp_path / "0"
-    for point in points_on_the_way(reference["said"], np.random.default_rng(3), each=KILLS):
+    for point in points_on_the_way(reference["output"], np.random.default_rng(3), num_repeats=KILLS):
         if execute(folder, kill_at=point) == 0:
             assert_complete(folder / "data", reference)
             folder = tmp_path / str(int(folder.name) + 1)
@@ -94,7 +94,7 @@ def test_recording_killed_at_every_kind_of_moment_resumes_exactly(
 
 
 def execute(folder: Path, kill_at: str | None = None) -> int:
-    """Record until the end, or a kill; the exit code."""
+    """Record until the end or a kill, and return the exit code."""
     folder.mkdir(exist_ok=True)
     driver = Driver(expert_recording(folder / "data"), folder, kill_at)
     output = driver.finish()
@@ -104,7 +104,7 @@ def execute(folder: Path, kill_at: str | None = None) -> int:
 
 
 def test_recording_killed_with_runners_resumes_exactly(tmp_path: Path, reference: dict[str, Any]) -> None:
-    """They end with it, and the next recording, which has one runner, goes on from what they committed."""
+    """Runners end with the driver, and a recording with one runner resumes after their commits."""
     runners: list[int] = []
     for kill in range(RUNNER_KILLS):
         driver = Driver(expert_recording(tmp_path / "data", runners=2), tmp_path)
@@ -115,11 +115,11 @@ def test_recording_killed_with_runners_resumes_exactly(tmp_path: Path, reference
     assert runners
     assert execute(tmp_path) == 0
     assert_complete(tmp_path / "data", reference)
-    assert [process for process in runners if not ends(process)] == []
+    assert [process for process in runners if not wait_for_end(process)] == []
 
 
 def assert_complete(folder: Path, expected: dict[str, Any]) -> None:
-    """What a recording gives when nothing happens to it, and nothing besides."""
+    """Check that the folder contains exactly the result of an uninterrupted recording."""
     actual = contents(folder)
     assert {key: expected[key] for key in actual} == actual
     assert leftovers(folder) == []
@@ -130,13 +130,13 @@ def runners_of(driver: Driver) -> list[int]:
 
 
 def assert_readable(folder: Path, expected: dict[str, str]) -> None:
-    """What is committed is whole, and is what it should be."""
+    """Check that committed episodes are complete and as expected."""
     if read_commits(resolve(folder)):
         assert episode_hashes(read_all(folder)).items() <= expected.items()
 
 
 def test_killed_runner_is_replaced(tmp_path: Path) -> None:
-    """By timesteps, where runners also make ranges that are dropped in the end."""
+    """With a duration in timesteps, runners also record ranges that are dropped in the end."""
     spec = {"environment": CARTPOLE, "duration": {"timesteps": 40_000}}
     record(recording(tmp_path / "alone", **spec, runners={"envsPerRunner": 4}))
     resource = recording(tmp_path / "data", **spec, runners={"envsPerRunner": 4, "replicas": 2})
@@ -164,7 +164,7 @@ def test_user_error_in_a_runner_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_the_recording_which_resumes(tmp_path: Path, reference: dict[str, Any]) -> None:
-    """In the expert's training, then in recording."""
+    """Interrupt the expert's training, then the recording."""
     for stage in ("progress Training", "progress Recording"):
         driver = Driver(expert_recording(tmp_path / "data"), tmp_path)
         assert driver.listen(stage, times=2)
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_the_recording_which_resumes(tmp_path: Path, reference: dict
 
 
 class TestFullDisk:
-    """A disk fills up at whatever is being written; with room again, the run goes on to the same end."""
+    """A disk fills up while anything is written; with free space, the run resumes to the same result."""
 
     def fails(self, folder: Path, resource: OfflineRecording) -> None:
         output = Driver(resource, folder).finish()

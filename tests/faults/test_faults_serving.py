@@ -1,4 +1,4 @@
-"""A policy served over HTTP: server and applications are killed at random, and the log holds all that was answered."""
+"""A policy served over HTTP, with server and applications killed at random: every answered step is logged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 DECISIONS = repeats(2_000, soak=100_000)
 BETWEEN_KILLS = repeats(300, soak=3_000)
-"""Decisions from one kill to the next, on average."""
+"""Average number of decisions between kills."""
 APPLICATIONS, THREADS = 2, 2
 TOKEN = "a token"
 
@@ -40,7 +40,7 @@ class Application(Script):
         self._reading.start()
 
     def end(self) -> list[str]:
-        """SIGKILL; the whole lines that it printed."""
+        """Kill the process and return the complete lines that it printed."""
         self.process.send_signal(9)
         self.process.wait()
         self._reading.join()
@@ -49,7 +49,7 @@ class Application(Script):
 
 
 def serve(folder: Path, port: int = 0) -> tuple[Script, str]:
-    """`hindcast serve`, and its address."""
+    """Start `hindcast serve` and return it with its address."""
     where = ("--log", folder / "log", "--token-file", folder / "token", "--port", port)
     server = Script("hindcast_command.py", "serve", folder / "policy", "--json", *where)
     assert server.listen("{"), server.lines
@@ -57,7 +57,7 @@ def serve(folder: Path, port: int = 0) -> tuple[Script, str]:
 
 
 def play_with_kills(folder: Path, rng: random.Random) -> list[str]:
-    """What applications were told, over many kills of them and of the server."""
+    """Run applications, killing them and the server many times, and return the answers that they received."""
     answers: list[str] = []
     server, address = serve(folder)
     port = int(address.rpartition(":")[2])
@@ -91,7 +91,7 @@ def play_with_kills(folder: Path, rng: random.Random) -> list[str]:
 
 
 def read_log(folder: Path) -> Block:
-    """All that is in the log, once a writer has found what killed ones left."""
+    """Read the log after a writer has recovered the journals of killed ones."""
     EpisodeWriter(folder).close()
     data = open_dataset(str(folder))
     block = Block.concat([data.read(unit) for unit in data.units])

@@ -1,4 +1,4 @@
-"""Trainings killed and interrupted: in new processes they come to the same end, bit for bit."""
+"""Killed and interrupted trainings resume in new processes to the same result, bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from kill_points import points_on_the_way
 from moments import MOMENTS
-from processes import Driver, ends
+from processes import Driver, wait_for_end
 
 from hindcast.api import OfflineTraining
 from layers import repeats
@@ -41,7 +41,7 @@ def hundred_updates(folder: Path, data: Path) -> OfflineTraining:
 
 
 def evaluated_training(folder: Path, data: Path, parallel: bool) -> OfflineTraining:
-    """12 iterations of 2 updates, evaluated every 2."""
+    """12 iterations of 2 updates, evaluated every 2 iterations."""
     return training(
         folder,
         data,
@@ -55,7 +55,7 @@ def evaluated_training(folder: Path, data: Path, parallel: bool) -> OfflineTrain
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All of a run that must not depend on what happened on the way."""
+    """Read everything in a run folder that must not depend on interruptions."""
     run = folder / "test/r1"
     lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
     last = sorted((run / "checkpoints").glob("checkpoint-*"))[-1]
@@ -74,11 +74,11 @@ def contents(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Any]:
-    """What `evaluated` gives in turn, when nothing happens to it."""
+    """The contents of an uninterrupted run of `evaluated_training`."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     output = Driver(evaluated_training(folder / "runs", walks, parallel=False), folder).finish()
     assert "outcome Succeeded" in output, output
-    return {**contents(folder / "runs"), "said": output}
+    return {**contents(folder / "runs"), "output": output}
 
 
 def assert_clean(folder: Path) -> None:
@@ -88,7 +88,7 @@ def assert_clean(folder: Path) -> None:
 def test_hundred_updates_equal_fifty_plus_fifty_in_a_new_process(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights, optimiser, randomness, metrics and every batch, the next one after resuming included."""
+    """Compare weights, optimiser, random state, metrics and every batch, including the first after resuming."""
     monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "whole.txt"))
     output = Driver(hundred_updates(tmp_path / "whole", walks), tmp_path).finish()
     assert "outcome Succeeded" in output, output
@@ -115,9 +115,9 @@ def test_hundred_updates_equal_fifty_plus_fifty_in_a_new_process(
 def test_training_killed_at_every_kind_of_moment_resumes_exactly(
     tmp_path: Path, walks: Path, reference: dict[str, Any]
 ) -> None:
-    """Again and again on the way to one end; what a finished run no longer does is killed in a fresh one."""
+    """Kill one run repeatedly; operations of a finished run are killed in a new one."""
     run = tmp_path / "0"
-    for point in points_on_the_way(reference["said"], np.random.default_rng(7), each=KILLS):
+    for point in points_on_the_way(reference["output"], np.random.default_rng(7), num_repeats=KILLS):
         if execute(run, walks, kill_at=point) == 0:
             assert_complete(run / "runs", reference)
             run = tmp_path / str(int(run.name) + 1)
@@ -127,7 +127,7 @@ def test_training_killed_at_every_kind_of_moment_resumes_exactly(
 
 
 def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, walks: Path) -> None:
-    """Whose processes end with it."""
+    """The evaluation's processes end with the training."""
     resource = evaluated_training(tmp_path / "whole", walks, parallel=True)
     assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
     run, workers = tmp_path / "0", list[int]()
@@ -142,14 +142,14 @@ def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, wal
     output = Driver(evaluated_training(run, walks, parallel=True), tmp_path).finish()
     assert "outcome Succeeded" in output, output
     assert workers
-    assert [worker for worker in workers if not ends(worker)] == []
+    assert [worker for worker in workers if not wait_for_end(worker)] == []
     for folder in tmp_path.glob("[0-9]*"):
         assert contents(folder) == contents(tmp_path / "whole")
         assert_clean(folder)
 
 
 def item_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
-    """48 updates in iterations of 6, four windows of data, targets every 4 updates where the algorithm has any."""
+    """48 updates in iterations of 6, four windows of data, and targets every 4 updates if the algorithm has any."""
     residency = (
         "Resident" if algorithm.endswith("DQN") else "Streaming"
     )  # which draws by priority from all data
@@ -167,7 +167,7 @@ def item_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
 
 
 def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTraining:
-    """24 updates in iterations of 6; half of each batch is of what the algorithm plays."""
+    """24 updates in iterations of 6; half of each batch comes from episodes that the policy plays."""
     return training(
         folder,
         "",
@@ -197,7 +197,7 @@ def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTrainin
 def test_training_killed_at_named_moments_resumes_exactly(
     tmp_path: Path, walks: Path, algorithm: str, described: Callable[[Path, Path, str], OfflineTraining]
 ) -> None:
-    """Targets, several optimisers, n steps, sequences, samples: killed wherever it is, a training is the same."""
+    """Cover targets, several optimisers, n steps, sequences and sampling."""
     data = walks
     if described is playing_training:
         data = tmp_path / "steered"
@@ -223,7 +223,7 @@ def test_training_killed_at_named_moments_resumes_exactly(
 
 
 def kill_at_moment(resource: OfflineTraining, folder: Path, moment: str, time: int) -> bool:
-    """Whether the moment came that often, and the training was killed there."""
+    """Train; return True if the training was killed at the given occurrence of the moment."""
     driver = Driver(resource, folder, moment, time)
     output = driver.finish()
     status = driver.process.wait()
@@ -232,7 +232,7 @@ def kill_at_moment(resource: OfflineTraining, folder: Path, moment: str, time: i
 
 
 def execute(folder: Path, data: Path, kill_at: str | None = None) -> int:
-    """Train until the end, or a kill; the exit code."""
+    """Train until the end or a kill, and return the exit code."""
     folder.mkdir(exist_ok=True)
     driver = Driver(evaluated_training(folder / "runs", data, parallel=False), folder, kill_at)
     output = driver.finish()
@@ -242,7 +242,7 @@ def execute(folder: Path, data: Path, kill_at: str | None = None) -> int:
 
 
 def assert_complete(runs: Path, expected: dict[str, Any]) -> None:
-    """What a training gives when nothing happens to it, and nothing besides."""
+    """Check that the folder contains exactly the result of an uninterrupted training."""
     actual = contents(runs)
     assert {key: expected[key] for key in actual} == actual
     assert_clean(runs)
@@ -251,7 +251,7 @@ def assert_complete(runs: Path, expected: dict[str, Any]) -> None:
 def test_ctrl_c_ends_the_training_which_resumes(
     tmp_path: Path, walks: Path, reference: dict[str, Any]
 ) -> None:
-    """At whatever moment it comes."""
+    """Interrupt at random moments."""
     resource = evaluated_training(tmp_path / "parts", walks, parallel=False)
     for _ in range(2):
         driver = Driver(resource, tmp_path)

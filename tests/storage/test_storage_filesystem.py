@@ -21,7 +21,7 @@ from hindcast.storage.user_files import UserFiles
 
 @pytest.fixture(params=["path", "file", "memory"])
 def folder(request, tmp_path, memory):
-    """A folder of each kind, as the user writes it."""
+    """A folder on each kind of storage, as the user writes it."""
     return {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory}[
         request.param
     ]
@@ -291,7 +291,7 @@ def test_obstore_buckets_have_different_roots():
 
 
 def test_folders_of_pyarrows_google_store_follow_from_file_names():
-    """Its client lists only the folders that an object stands for."""
+    """Its client lists only folders that an object represents."""
     names = {"bucket/data/a/b/1": 1, "bucket/data/2": 2}
 
     class Google:

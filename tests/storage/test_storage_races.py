@@ -1,4 +1,4 @@
-"""Two writers that race for a folder in the stores that need no server; tests/stores has the others."""
+"""Two writers race for a folder on storage without a server; tests/stores covers the others."""
 
 from __future__ import annotations
 

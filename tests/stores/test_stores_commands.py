@@ -1,4 +1,4 @@
-"""The commands on data that lie in a store, and what they say when it denies or fails."""
+"""Commands on data in a store, and their errors if it denies access or fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in S3, Google Cloud Storage and Azure, while all is well and while it is not."""
+"""Files in S3, Google Cloud Storage and Azure, with and without failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of an application in a store: what was flushed is there, once; who lost the folder writes nothing more."""
+"""The log of an application in a store: flushed episodes are logged once, and losing the lease stops the logger."""
 
 from __future__ import annotations
 

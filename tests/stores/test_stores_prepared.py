@@ -1,4 +1,4 @@
-"""Data that are prepared onto a store, and read from it by workers."""
+"""Data prepared in a store and read by workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support import episode_hashes, read_all, record, recording
 
 @pytest.fixture
 def lines(walks, tmp_path):
-    """The recorded episodes as JSON lines, which are prepared before they are read."""
+    """Recorded episodes as JSON lines, which must be prepared."""
     convert_data(Reading((str(walks),)), Target(resolve(tmp_path / "lines"), "JSON"))
     return str(tmp_path / "lines")
 

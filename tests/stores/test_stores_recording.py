@@ -1,4 +1,4 @@
-"""Recording onto a store that fails, and training from it."""
+"""Recording to a failing store, and training from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW = {"duration": {"episodes": 8}, "output": {"maxRowsPerFile": 4}}
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    """8 episodes in two files; clients wait for seconds after each failure."""
+    """A recording of 8 episodes in two files: few, since clients wait for seconds after each failure."""
     folder = tmp_path_factory.mktemp("few")
     record(recording(folder, **FEW))
     return folder

@@ -1,4 +1,4 @@
-"""The size of a unit is what its arrays take in memory, however small a file stores them."""
+"""The size of a unit is that of its arrays in memory, however small they are in the file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def block_of(observations: str) -> Block:
 @pytest.mark.parametrize("observations", ["frames", "constant", "text"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_units_of_hindcast_files_keep_their_sizes(kit, tmp_path, layout, observations):
-    """Runs that read them are resumed with the order that they began with."""
+    """A resumed run must read them in the order in which it started."""
     block = block_of(observations)
     with BlockWriter(resolve(tmp_path), DataSpec.from_block(block), "s", layout=layout) as writer:
         writer.write(block)
@@ -65,7 +65,7 @@ def test_files_rewritten_by_another_tool_keep_their_size_in_memory(kit, tmp_path
 
 
 def test_windows_respect_their_limit_in_bytes(tmp_path):
-    """Another tool's dictionaries store the equal cells of ten episodes, 22 KiB in memory, once."""
+    """Another tool's dictionary stores the equal cells of ten episodes (22 KiB in memory) once."""
     block, window_bytes = block_of("constant"), 50 << 10
     with BlockWriter(resolve(tmp_path / "own"), DataSpec.from_block(block), "s") as writer:
         writer.write(block)

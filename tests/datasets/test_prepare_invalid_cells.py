@@ -1,4 +1,4 @@
-"""Cells of users' tables that are null or odd: what is said of them, and what is made of them."""
+"""Null and invalid cells of users' tables: errors with a remedy, or accepted values."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["whole", "scrambled"])
 def is_whole(request: pytest.FixtureRequest) -> bool:
-    """Whether the rows lie in order, so that they are opened as they are."""
+    """True if the rows are stored in order."""
     return bool(request.param == "whole")
 
 
 def steps(lengths: tuple[int, ...] = (12, 9)) -> dict[str, list[Any]]:
-    """Rows of two episodes in order."""
+    """Make the columns of two episodes, in order."""
     rng = np.random.default_rng(0)
     rows: dict[str, list[Any]] = {
         name: [] for name in ("eps_id", "t", "obs", "new_obs", "actions", "terminateds")
@@ -53,7 +53,7 @@ def steps(lengths: tuple[int, ...] = (12, 9)) -> dict[str, list[Any]]:
 
 
 def write(folder: Path, is_whole: bool, **columns: Any) -> str:
-    """A file of the steps with other columns; scrambled by putting the last row first."""
+    """Write the steps with other columns; they are scrambled by putting the last row first."""
     table = pa.table({**steps(), **columns})
     if not is_whole:
         table = table.take([len(table) - 1, *range(len(table) - 1)])
@@ -187,7 +187,7 @@ class TestNullNextObservations:
             open_block(path)
 
     def test_null_at_a_cut_off_end_drops_the_last_step(self, tmp_path: Path, is_whole: bool) -> None:
-        """Even where no flag says that it ended, as in what SQL's LEAD makes."""
+        """Even if no flag says that it ended, as with a column made by SQL's LEAD."""
         columns = steps()
         flags = [row == 11 for row in range(21)]
         path = write(tmp_path, is_whole, new_obs=with_null(columns["new_obs"], 11, 20), terminateds=flags)

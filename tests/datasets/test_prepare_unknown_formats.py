@@ -1,4 +1,4 @@
-"""Files of no known format that were named: what they are, and what can be read."""
+"""Errors for named files of unknown formats: what they are, and what can be read."""
 
 from __future__ import annotations
 

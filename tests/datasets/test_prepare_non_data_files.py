@@ -1,4 +1,4 @@
-"""Files of other formats, or under other names, beside Parquet."""
+"""Files of other formats, or with other names, next to Parquet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cache(tmp_path, monkeypatch) -> None:
 
 
 def flat(tmp_path: Path) -> pa.Table:
-    """Episodes e0 (4) and e1 (3) whose observations are one number."""
+    """Make rows of the episodes e0 (4 steps) and e1 (3 steps), whose observations are one number."""
     table = kit.table_of(kit.make_block([4, 3]), tmp_path / "flat").select(["eps_id", "actions", "rewards"])
     more = {
         "obs": np.arange(7.0),

@@ -1,4 +1,4 @@
-"""On a cluster with pools, the data pool reads what is prepared and makes it; the learners' CPUs do neither."""
+"""On a cluster with pools, data are prepared on the data pool, not on the learners' CPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ATTEMPT = Attempt(revision=1, number=1, ray_job_name="c", namespace="n", uid="u"
 
 
 class NotedJob(Job):
-    """Notes the pool of each process that reads parts or makes partitions."""
+    """A job that notes the pool of each process that reads parts or makes partitions."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("scatter", "bounds", "spec"):
@@ -52,7 +52,7 @@ class NotedJob(Job):
 
 @pytest.fixture
 def note_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where they are noted; work is large enough for Ray, and in many partitions."""
+    """The file for these notes; the job is large enough for Ray and has many partitions."""
     folder = tmp_path / "noted"
     folder.mkdir()
     monkeypatch.setenv("NOTED", str(folder))
@@ -66,7 +66,7 @@ def note_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def data_worker(ray_here: Path, note_log: Path, warm: WarmPython) -> Iterator[None]:
-    """A machine with fewer CPUs than the learner's that is there."""
+    """Add a machine with fewer CPUs than the learner's."""
     import ray
 
     address = ray.get_runtime_context().gcs_address
@@ -108,7 +108,7 @@ def test_preparation_leaves_the_learners_cpus_alone(
 @pytest.mark.usefixtures("ray_here", "note_log")
 @pytest.mark.filterwarnings("ignore")
 def test_class_that_tasks_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a module that only this process finds: Ray would repeat such tasks forever."""
+    """Its module can be imported only here: Ray would repeat such tasks forever."""
     (tmp_path / "only_here.py").write_text("class Own:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(preparer, "Job", Job)

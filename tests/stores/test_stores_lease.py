@@ -1,4 +1,4 @@
-"""One process at a time fills a folder of a store."""
+"""One process at a time writes to a folder in a store."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_renewed_lease_does_not_lapse(s3, monkeypatch):
     with sole_writer(state):
         first = s3.at("lock/000001.json").read_bytes()
         while s3.at("lock/000001.json").read_bytes() == first:
-            """It is written again."""
+            """Wait for a renewal."""
 
 
 def test_renewal_in_progress_at_release_leaves_no_lease(place, monkeypatch):
@@ -129,7 +129,7 @@ def test_renewal_in_progress_at_release_leaves_no_lease(place, monkeypatch):
     with sole_writer(resolve(place.uri)):
         place.fail(matching=writes, delay=0.3)
         while not any(re.search(writes, request) for request in place.faults.asked()):
-            """A renewal begins."""
+            """Wait until a renewal begins."""
     for thread in set(threading.enumerate()) - before:
         thread.join(30)
     assert not place.at("lock").exists()

@@ -1,4 +1,4 @@
-"""Rows whose episodes stand together: read and written once, as they are stored; others are brought together."""
+"""Preparing rows in stored order, which are read and written once, and scattered rows, which are grouped."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ BLOCK = kit.make_block([4, 7, 3, 9, 1, 6, 2, 8] * 4)
 
 @pytest.fixture(autouse=True)
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition for every two parts or so."""
+    """Make a partition of about two parts."""
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 11)
 
 
 @pytest.fixture
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """The files of the parts that are read, each time, in whatever process."""
+    """Return a function that lists the file of every part read, in any process."""
     notes = tmp_path / "reads.txt"
     notes.touch()
 
@@ -81,7 +81,7 @@ def test_rows_in_order_are_read_once_and_keep_their_order(tmp_path, reads, files
 @pytest.mark.parametrize("piece", [16 << 20, 1 << 9])
 @pytest.mark.parametrize("form", [Csv, Json])
 def test_text_is_parsed_once(tmp_path, monkeypatch, form, piece, has_t):
-    """However many pieces a file has: the first one says the types of all, and is not parsed again for that."""
+    """The first piece determines the types of all pieces, and is not parsed again for that."""
     monkeypatch.setattr(text_files, "CHUNK_BYTES", piece)
     parsed_bytes: list[int] = []
     parse = form.parse
@@ -101,7 +101,7 @@ def test_text_is_parsed_once(tmp_path, monkeypatch, form, piece, has_t):
 
 
 def write_text(folder: Path, table: pa.Table, ending: str) -> str:
-    """The rows, in their order, over three files."""
+    """Write the rows, in order, to three text files."""
     frame = table.to_pandas()
     if ending == "csv":
         obs = {f"{name}[{i}]": frame[name].str[i] for name in ("obs", "new_obs") for i in range(3)}
@@ -141,7 +141,7 @@ def test_tasks_read_parts_twice_only_where_two_tasks_meet(tmp_path, monkeypatch,
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 def test_tasks_ending_while_cancelled_do_no_harm(tmp_path, monkeypatch):
-    """An interruption at a moment that differs each time; what is left is made afterwards."""
+    """Interrupt at a different moment each time, then resume."""
     monkeypatch.setattr("hindcast.formats.tables.parquet.PIECE_BYTES", 1)
     pq.write_table(rows(tmp_path), tmp_path / "rows.parquet", row_group_size=2)
     expected_digest = open_data(tmp_path / "rows.parquet", cache=tmp_path / "here").digest
@@ -239,7 +239,7 @@ def test_preparation_interrupted_anywhere_resumes(tmp_path, where):
 
 
 def test_preparation_of_an_earlier_version_resumes_by_episode(tmp_path, monkeypatch):
-    """It brought all rows together, and wrote nothing of how it dealt with them."""
+    """It grouped all rows by episode, without recording that it did."""
     path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
     with monkeypatch.context() as earlier:
         earlier.setattr(preparer, "_should_keep_stored_order", lambda *_: False)

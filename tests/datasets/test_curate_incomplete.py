@@ -1,4 +1,4 @@
-"""Recordings of which only a part is there say so, wherever they are opened."""
+"""Incomplete recordings are noted wherever they are opened."""
 
 import json
 
@@ -23,7 +23,7 @@ def source(tmp_path, monkeypatch):
 
 @pytest.fixture
 def recording(source, tmp_path):
-    """A recording in any format, interrupted before its last range."""
+    """Return a function that makes a recording in any format, interrupted before its last range."""
 
     def make(form="Episodes", resource="OfflineRecording/random", duration=None):
         folder = tmp_path / form
