@@ -54,9 +54,9 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         index, is_start, t = index[is_kept], is_start[is_kept], t[is_kept]
     # Stored and chained rows were ordered by their observations, so only `t` can contradict these.
     if "time" in order.orders and len(index):
-        is_unlike = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
-        if is_unlike.any():
-            findings["unlike"] = rules.finding(steps, np.sort(index[is_unlike]))
+        has_mismatch = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
+        if has_mismatch.any():
+            findings["unlike"] = rules.finding(steps, np.sort(index[has_mismatch]))
     lacks_next_obs = _rows_without_next_obs(steps, index, np.append(is_start[1:], True)[: len(index)], rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)

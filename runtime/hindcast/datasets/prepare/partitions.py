@@ -109,10 +109,10 @@ def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> 
     )
 
 
-def has_split_episodes(folder: Location, partitions: int) -> bool:
+def has_split_episodes(folder: Location, num_partitions: int) -> bool:
     """Return True if rows of one id are in several partitions that were cut from the stored order."""
     seen_digests: set[str] = set()
-    for number in range(partitions):
+    for number in range(num_partitions):
         ids = PartitionCommit.read(folder, number).ids
         digests = {ids[at : at + 2 * _DIGEST_BYTES] for at in range(0, len(ids), 2 * _DIGEST_BYTES)}
         if not seen_digests.isdisjoint(digests):

@@ -79,9 +79,8 @@ def prepare_on_ray(job: Job, progress: Progress, remote_args: Mapping[str, Any])
 def _wait_for_partitions(job: Job, todo: list[int], progress: Progress, execution: Execution) -> None:
     """Wait for all partitions, and end the tasks if the wait ends early."""
     results, end = execution
-    report_time = (
-        time.monotonic() + _PROGRESS_INTERVAL_SECONDS
-    )  # commits are listed once a second, however many results arrive
+    # Commits are listed once a second, however many results arrive.
+    report_time = time.monotonic() + _PROGRESS_INTERVAL_SECONDS
     with ThreadPoolExecutor(1, "hindcast-prepare") as executor:
         try:
             while True:
@@ -173,9 +172,8 @@ def _prepare_by_shuffle(job_ref: Any, job: Job, todo: list[int], remote_args: Ma
 def _configure(context: Any) -> None:
     context.target_max_block_size = None  # a partition is one block
     context.shuffle_compression = "lz4"
-    context.shuffle_input_batch_bytes = (
-        0  # by default parts wait in the object store until they are a gigabyte
-    )
+    # By default, parts wait in the object store until they are a gigabyte.
+    context.shuffle_input_batch_bytes = 0
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1

@@ -106,10 +106,8 @@ def _find_heads(steps: Steps, row_before: Steps | None, job: Job) -> Bool:
     if row_before is None:
         all_steps, first_head = steps, np.array([True])
     else:
-        all_steps, first_head = (
-            Steps.concat([row_before, steps], job.rules.paths),
-            np.zeros(0, dtype=np.bool_),
-        )
+        all_steps = Steps.concat([row_before, steps], job.rules.paths)
+        first_head = np.zeros(0, dtype=np.bool_)
     count = len(all_steps)
     is_cut = all_steps.is_end[:-1].copy()
     if all_steps.t is not None:
