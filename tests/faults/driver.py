@@ -3,9 +3,9 @@
     python driver.py RESOURCE.yaml [KILL_POINT | MOMENT CALL]
     python driver.py --learner RANK SIZE STORE RESOURCE.yaml [MOMENT CALL]
 
-KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL the number of its occurrence.
-It prints a line at the start, at every progress and at the end. The second form is one of several learners of a
-training, over gloo; STORE is the file through which they find each other.
+KILL_POINT is one of kill_points.py in the output folder, MOMENT one of moments.py and CALL the number of its
+occurrence. It prints a line at the start, at every progress and at the end. The second form is one of several learners
+of a training, over gloo; STORE is the file through which they find each other.
 """
 
 from __future__ import annotations

@@ -296,9 +296,8 @@ def listed_files(
     """
     sizes = _sizes(entries)
     if any(file.path not in sizes for file in expected_files):
-        sizes = _sizes(
-            folder.list(recursive=True)
-        )  # a file may have been committed after the earlier listing
+        # A file may have been committed after the earlier listing.
+        sizes = _sizes(folder.list(recursive=True))
 
     def find_problem(file: FileEntry) -> tuple[Reason, str] | None:
         size = sizes.get(file.path)

@@ -83,9 +83,8 @@ def _inspect_file_by_file(
         elif not is_foreign:
             raise error
     try:
-        has_keys = any(
-            place.keys for place in find_source_files(reading)
-        )  # a file opened by itself would lose its keys
+        # A file opened by itself would lose its keys.
+        has_keys = any(file.keys for file in find_source_files(reading))
         files, problems = _find_usable_files(reading) if not has_keys else ([], [])
     except DataError:
         raise error from None

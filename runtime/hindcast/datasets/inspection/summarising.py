@@ -233,9 +233,8 @@ def _project_to_principal(z_scores: F64) -> tuple[F64, float]:
     variances, directions = np.linalg.eigh(z_scores.T @ z_scores / len(z_scores))
     count = 1 if len(variances) == 1 or variances[-2] < _NEGLIGIBLE_VARIANCE * variances[-1] else 2
     components = directions[:, ::-1][:, :count]
-    signs = np.sign(
-        components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])]
-    )  # an eigenvector's sign is arbitrary
+    # An eigenvector's sign is arbitrary: its largest coordinate becomes positive.
+    signs = np.sign(components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])])
     return z_scores @ (components * signs), float(variances[::-1][:count].sum() / variances.sum())
 
 
@@ -270,8 +269,7 @@ def _guess_leaf(dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds |
     if dtype == np.uint8 and shape:
         return spaces.Box(0, 255, shape, np.uint8)
     if not shape and low >= 0 and high < _INT64.max:
-        fits = np.can_cast(
-            dtype, np.int64
-        )  # a uint64 value is never in a space of int64, however small it is
+        # A uint64 value is never in a space of int64, however small it is.
+        fits = np.can_cast(dtype, np.int64)
         return spaces.Discrete(int(high) + 1) if fits else spaces.Discrete(int(high) + 1, dtype=dtype.type)
     return spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype.type)
