@@ -36,8 +36,8 @@ from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.storage.location import resolve
 
-out, looks, *parts = sys.argv[1:]
-left = int(looks)
+out, num_checks, *parts = sys.argv[1:]
+left = int(num_checks)
 writing._MIN_RANGE_BYTES = 1
 
 def check():
@@ -52,9 +52,11 @@ write(merge([open_dataset(part) for part in parts]), target, watch=Watch(check=c
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("looks", [2, 6, 11])  # in the first range, in the third one, while it is read back
+@pytest.mark.parametrize(
+    "num_checks", [2, 6, 11]
+)  # in the first range, in the third one, while it is read back
 def test_conversion_killed_anywhere_resumes_to_the_same_result(
-    tmp_path, make_parts, twenty_episodes, range_per_unit, looks
+    tmp_path, make_parts, twenty_episodes, range_per_unit, num_checks
 ):
     out = tmp_path / "out"
     command = [
@@ -62,7 +64,7 @@ def test_conversion_killed_anywhere_resumes_to_the_same_result(
         "-c",
         CONVERT_SCRIPT,
         str(out),
-        str(looks),
+        str(num_checks),
         *(str(tmp_path / f"part{i}") for i in range(5)),
     ]
     assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
@@ -72,8 +74,8 @@ def test_conversion_killed_anywhere_resumes_to_the_same_result(
     assert leftovers(out) == []
 
 
-def stop_after(looks: int) -> Hooks:
-    remaining_checks = iter(range(looks))
+def stop_after(num_checks: int) -> Hooks:
+    remaining_checks = iter(range(num_checks))
 
     def check() -> None:
         if next(remaining_checks, None) is None:

@@ -55,16 +55,16 @@ def test_training_on_incomplete_text_recording_is_noted(recording):
 
 
 @pytest.mark.parametrize(
-    ("duration", "said"),
+    ("duration", "sentence"),
     [
         ({"timesteps": 1_000_000}, " of 1,000,000 timesteps are recorded"),
         ({"episodes": 6}, "it has no manifest yet, 6 episodes are recorded"),
         ({"episodes": None}, "it has no manifest yet, 6 episodes are recorded"),
     ],
 )
-def test_note_says_how_much_of_the_duration_is_recorded(recording, duration, said):
+def test_note_says_how_much_of_the_duration_is_recorded(recording, duration, sentence):
     (note,) = open_dataset(recording(duration=duration)).notes
-    assert said in note
+    assert sentence in note
 
 
 def test_incomplete_result_of_other_commands_is_noted(recording):

@@ -62,11 +62,11 @@ class KillError(BaseException):
 def test_interrupted_preparation_resumes(rows, block, monkeypatch):
     make, made_numbers = preparer.make_partition, []
 
-    def make_three_then_die(job, number, found):
+    def make_three_then_die(job, number, contents):
         if len(made_numbers) == 3:
             raise KillError
         made_numbers.append(number)
-        make(job, number, found)
+        make(job, number, contents)
 
     monkeypatch.setattr(preparer, "make_partition", make_three_then_die)
     with pytest.raises(KillError):

@@ -73,7 +73,7 @@ WAY_OUT = "fix it, or remove its episode from the data"
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "said"),
+    ("column", "values", "sentence"),
     [
         ("rewards", with_null([1.0] * 21, 7), f"'rewards' is null; {WAY_OUT}"),
         ("obs", with_null([[0.0, 1.0]] * 21, 7), f"'obs' is null; {WAY_OUT}"),
@@ -100,13 +100,13 @@ WAY_OUT = "fix it, or remove its episode from the data"
     ],
 )
 def test_invalid_cell_is_named_with_its_row_and_a_remedy(
-    tmp_path: Path, column: str, values: list[Any], said: str
+    tmp_path: Path, column: str, values: list[Any], sentence: str
 ) -> None:
     next_columns = {"new_obs": [values[0]] * 21} if column == "obs" else {}
     path = write(tmp_path, True, **{column: values}, **next_columns)
     with pytest.raises(RowError) as caught:
         open_block(path)
-    assert str(caught.value) == f"{path}, row 7: {said}"
+    assert str(caught.value) == f"{path}, row 7: {sentence}"
     assert caught.value.row == 7
     with pytest.raises(DataError) as error_of_inspect:
         inspect_data(Reading((path,)))
@@ -114,18 +114,20 @@ def test_invalid_cell_is_named_with_its_row_and_a_remedy(
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "sentence"),
     [
         ([[1, 1] if row == 7 else [1] for row in range(21)], "has 2 numbers where the row before has 1"),
         (with_null(["x"] * 21, 7), "is null"),
         (pa.array(range(21), pa.timestamp("us")), "is a column of timestamp"),
     ],
 )
-def test_unreadable_column_can_be_left_out(tmp_path: Path, is_whole: bool, values: Any, said: str) -> None:
+def test_unreadable_column_can_be_left_out(
+    tmp_path: Path, is_whole: bool, values: Any, sentence: str
+) -> None:
     path = write(tmp_path, is_whole, custom=values)
     for look in (open_block, lambda path: inspect_data(Reading((path,)))):
         with pytest.raises(
-            DataError, match=f"'custom' {said}.*; fix it, or leave out the column with `columns`"
+            DataError, match=f"'custom' {sentence}.*; fix it, or leave out the column with `columns`"
         ):
             look(path)
     columns = ["obs", "actions", "rewards"]

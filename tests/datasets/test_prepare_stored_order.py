@@ -148,10 +148,10 @@ def test_tasks_ending_while_cancelled_do_no_harm(tmp_path, monkeypatch):
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     monkeypatch.setattr("hindcast.datasets.prepare.ray_data._PROGRESS_INTERVAL_SECONDS", 0.002)
     for max_looks in range(12):
-        looks = itertools.count()
+        checks = itertools.count()
 
-        def check(looks=looks, max_looks=max_looks):
-            if next(looks) == 4 * max_looks:
+        def check(checks=checks, max_looks=max_looks):
+            if next(checks) == 4 * max_looks:
                 raise Interrupted("asked to stop")
 
         cache = tmp_path / f"cache{max_looks}"

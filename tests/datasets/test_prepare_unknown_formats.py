@@ -30,7 +30,7 @@ def refusal(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "sentence"),
     [
         ("a.jsonl.zst", pa.Codec("zstd").compress(LINE, asbytes=True), "compressed with zstd: decompress it"),
         ("a.jsonl.bz2", bz2.compress(LINE), "compressed with bzip2: decompress it"),

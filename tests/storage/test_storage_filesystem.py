@@ -252,7 +252,7 @@ def test_one_of_many_creators_wins(kit, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("raised", "kind", "said"),
+    ("raised", "kind", "sentence"),
     [
         ("403 the account may not write\nmore lines", StorageError, "403 the account may not write"),
         ("status 503: SlowDown", StorageUnavailable, "the store is busy or failing: try again later"),
