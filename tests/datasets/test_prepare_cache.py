@@ -28,7 +28,9 @@ def block():
 def rows(tmp_path, block, monkeypatch) -> str:
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 12)
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-    return kit.write_files(tmp_path / "rows", kit.scrambled(kit.table_of(block, tmp_path / "table")), files=5)
+    return kit.write_files(
+        tmp_path / "rows", kit.scramble_rows(kit.table_of(block, tmp_path / "table")), files=5
+    )
 
 
 def folder_of(path: str) -> Path:

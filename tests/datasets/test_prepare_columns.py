@@ -53,7 +53,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param != "scrambled":
         return write_dataset(tmp_path / "data", request.param, **OUTPUTS)
     (file,) = Path(write_dataset(tmp_path / "table", "columns", **OUTPUTS)).glob("*.parquet")
-    return kit.write_files(tmp_path / "rows", kit.scrambled(pq.read_table(file)), files=2)
+    return kit.write_files(tmp_path / "rows", kit.scramble_rows(pq.read_table(file)), files=2)
 
 
 def test_columns_of_rllibs_guide_are_accepted(path: str) -> None:

@@ -119,7 +119,7 @@ def test_contradicting_observations_between_files_are_refused(tmp_path):
     pq.write_table(first, folder / "a.parquet")
     pq.write_table(table.slice(4), folder / "b.parquet")
     with pytest.raises(
-        DataError, match=r"b.parquet: row 0 .*not the next observation of .*a.parquet's last row"
+        DataError, match=r"b.parquet: row 0 .*differs from the next observation of .*a.parquet's last row"
     ):
         open_data(folder)
     split = kit.read_block(open_data(Reading((str(folder),), prepare=PrepareSpec(gaps="Split"))))

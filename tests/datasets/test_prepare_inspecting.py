@@ -131,7 +131,7 @@ def test_invalid_value_names_the_source_and_not_the_prepared_copy(tmp_path):
     rewards = table["rewards"].to_numpy().copy()
     rewards[5] = np.inf
     rows = table.set_column(table.schema.get_field_index("rewards"), "rewards", [rewards])
-    path = kit.write_files(tmp_path / "data", kit.scrambled(rows))
+    path = kit.write_files(tmp_path / "data", kit.scramble_rows(rows))
     (problem,) = [one for one in look(path).problems if one.severity == "error"]
     assert problem.message == f"{path} (episode e1), t = 1: 'rewards' has inf, expected a finite number"
     assert (problem.path, problem.row) == (path, None)

@@ -98,7 +98,7 @@ def test_numbers_that_do_not_count_timesteps_are_joined_on_request(
 def test_rows_around_missing_ones_are_joined_on_request(tmp_path: Path, table: pa.Table) -> None:
     sparse_table = table.take([0, 2, 3, 4, 8, 10, 11, 13]).drop_columns(["t"])
     path = kit.write_files(tmp_path / "rows", sparse_table)
-    with pytest.raises(DataError, match="cannot be put in order"):
+    with pytest.raises(DataError, match="cannot be ordered by"):
         open_rows(path)
     prepared_block = kit.read_block(open_rows(path, {"gaps": "Join"}))
     assert (prepared_block.length.tolist(), prepared_block.t_started.tolist()) == ([3, 3, 2], [0, 0, 0])
@@ -145,7 +145,7 @@ def test_chaining_requires_distinct_observations(tmp_path, table):
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(same))
     with pytest.raises(DataError, match="an observation occurs twice in the episode"):
         open_rows(path, {"order": "Chain"})
-    with pytest.raises(DataError, match="cannot be put in order by 't' or by their observations"):
+    with pytest.raises(DataError, match="cannot be ordered by 't' or by their observations"):
         open_rows(path)
 
 

@@ -87,7 +87,7 @@ def test_rules_apply_to_data_opened_directly(dataset_path: str) -> None:
     assert "2 rows of unfinished episodes were dropped; first: episode e1" in filtered_dataset.notes
     with pytest.raises(DataError, match="episode e1 ends neither terminated nor truncated"):
         open_data(Reading((dataset_path,), prepare=PrepareSpec(unfinished="Refuse")))
-    with pytest.raises(DataError, match="has 1 stored episode of the id and the content of another"):
+    with pytest.raises(DataError, match="has 1 stored episode with the id and the content of another"):
         open_data(Reading((dataset_path,), prepare=PrepareSpec(duplicates="Refuse")))
 
 

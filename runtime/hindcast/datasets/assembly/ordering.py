@@ -19,11 +19,11 @@ from hindcast.datasets.assembly.rules import Finding, Kind, Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Bool
 
-_SPLIT_REMEDY = "set prepare.gaps to Split to make pieces of such episodes"
+_SPLIT_REMEDY = "set prepare.gaps to Split to cut such episodes into fragments"
 _JOIN_REMEDY = ", unless t orders timesteps without counting them (then set prepare.gaps to Join)"
 _ORDER_PROBLEM = (
-    "the observation is not the next observation of the episode's row before, and the rows cannot be put in order by "
-    "'t' or by their observations"
+    "the observation differs from the next observation of the episode's previous row, and the rows cannot be ordered "
+    "by 't' or by their observations"
 )
 _CHAIN_PROBLEM = "no row's next observation is this row's, so a timestep before it is missing"
 
@@ -59,7 +59,7 @@ def order_rows(steps: Steps, rules: Rules) -> RowOrder:
     """
     kind = rules.spec.order
     if kind == "Time" and steps.t is None:
-        raise rules.input_error(steps, "the data have no 't', which prepare.order uses; name it by `schema`")
+        raise rules.input_error(steps, "prepare.order is Time, which requires 't'; name it by `schema`")
     if steps.t is not None and kind in ("Auto", "Time"):
         return _by_time(steps, rules)
     if kind == "Chain" and not rules.is_grouped:
@@ -109,8 +109,8 @@ def _find_filter_gaps(steps: Steps, index: I64, rules: Rules) -> Bool:
     if not has_next_obs(steps):
         raise rules.input_error(
             steps,
-            "'t' does not count timesteps and there is no 'new_obs', so which rows that pass the filter follow each "
-            "other is unknown; name the next observation by `schema`, or leave out the filter",
+            "'t' does not count timesteps and there is no 'new_obs', so it is unknown which of the rows that pass the "
+            "filter follow each other; name the next observation by `schema`, or leave out the filter",
         )
     return ~follows(steps, index[:-1], index[1:])
 
@@ -173,9 +173,9 @@ def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rul
         raise rules.row_error(
             steps,
             int(index[pairs[0] + 1]),
-            f"the observation is not the next observation of {last}'s last row, and no id says that both are of "
-            "the same episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which begins "
-            "another episode",
+            f"the observation differs from the next observation of {last}'s last row, and no id says that both "
+            "belong to the same episode: name its column by `schema` (eps_id); or set prepare.gaps to Split, which "
+            "begins another episode",
         )
 
 
@@ -260,7 +260,7 @@ def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[Kind, Fin
 def _by_chains(steps: Steps, rules: Rules) -> RowOrder:
     """Order rows only by chaining; several chains of an episode become fragments."""
     if not has_next_obs(steps):
-        raise rules.input_error(steps, "the data have no 'new_obs', which prepare.order Chain uses")
+        raise rules.input_error(steps, "prepare.order is Chain, which requires 'new_obs'")
     all_rows = np.arange(len(steps))
     index, chain, is_ambiguous = chains_of(steps, all_rows)
     if is_ambiguous.any():

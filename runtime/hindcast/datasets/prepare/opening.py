@@ -191,7 +191,7 @@ def open_reading(
     if dataset.num_repeated and reading.prepare.duplicates == "Refuse":
         raise DataError(
             f"{name} has {formatting.plural(dataset.num_repeated, 'stored episode')} "
-            "of the id and the content of another, and prepare.duplicates is Refuse"
+            "with the id and the content of another, and prepare.duplicates is Refuse"
         )
     notes = notes_on_skipped(files, name, reading)
     if reading.is_plain and reading.actions_normalized in (None, dataset.spec.normalized_actions):
