@@ -198,11 +198,11 @@ class TestProgress:
     def test_of_a_training_that_is_judged(self) -> None:
         metrics = {"estimated_return": 8.5, "validation_loss": 0.25}
         told = Progress(
-            "a/b", "Training", 8, 9, "iterations", metrics, "better than the behaviour: 0.97 likely"
+            "a/b", "Training", 8, 9, "iterations", metrics, "probably better than the recorded policy (97 %)"
         )
         found = progress_status(told, None, "")
         assert found.metrics == {"estimatedReturn": 8.5, "validationLoss": 0.25}
-        assert found.verdict == "better than the behaviour: 0.97 likely"
+        assert found.verdict == "probably better than the recorded policy (97 %)"
 
     def test_of_a_training_with_a_loss_that_is_no_number(self) -> None:
         metrics = {"loss": float("nan"), "data_wait_share": 0.1, "timesteps": 4096.0}

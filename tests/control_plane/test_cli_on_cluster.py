@@ -112,7 +112,7 @@ def test_without_rights_one_sentence_says_so(
     called = hindcast("status", "otr/clone", "-n", namespace, kubeconfig=kubeconfig)
     assert called.returncode == 1
     assert called.stderr.startswith(
-        f"error: you may not read OfflineTraining/clone in namespace {namespace}: "
+        f"error: you lack the permission to read OfflineTraining/clone in namespace {namespace}: "
     )
     assert called.stderr.count("\n") == 1
 

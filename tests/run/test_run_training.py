@@ -661,7 +661,9 @@ def test_a_run_whose_mark_is_damaged_is_refused(tmp_path: Path, walks: Path, con
     resource = training(tmp_path, walks, stop={"updates": 2})
     train(resource)
     (tmp_path / "test/r1/spec.json").write_bytes(content)
-    with pytest.raises(DataError, match=r"test/r1/spec\.json, which says whose the folder is, is damaged"):
+    with pytest.raises(
+        DataError, match=r"test/r1/spec\.json, which names the owner of the folder, is damaged"
+    ):
         train(resource)
 
 
