@@ -30,31 +30,30 @@ CONVERT_SCRIPT = """
 import os, signal, sys
 from hindcast.datasets.curate import writing
 from hindcast.datasets.target import Target
-from hindcast.datasets.hooks import Watch
+from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.curate.writing import write
 from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 from hindcast.storage.location import resolve
 
 out, num_checks, *parts = sys.argv[1:]
-left = int(num_checks)
+remaining_checks = int(num_checks)
 writing._MIN_RANGE_BYTES = 1
 
 def check():
-    global left
-    left -= 1
-    if left == 0:
+    global remaining_checks
+    remaining_checks -= 1
+    if remaining_checks == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 target = Target(resolve(out), "Columns", file_bytes=300)
-write(merge([open_dataset(part) for part in parts]), target, watch=Watch(check=check))
+write(merge([open_dataset(part) for part in parts]), target, hooks=Hooks(check=check))
 """
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "num_checks", [2, 6, 11]
-)  # in the first range, in the third one, while it is read back
+# In the first range, in the third one, while the result is read back.
+@pytest.mark.parametrize("num_checks", [2, 6, 11])
 def test_conversion_killed_anywhere_resumes_to_the_same_result(
     tmp_path, make_parts, twenty_episodes, range_per_unit, num_checks
 ):
