@@ -113,7 +113,7 @@ def _die(context: int, item: int) -> int:
 
 @pytest.mark.slow
 def test_killed_worker_raises_worker_lost():
-    with pytest.raises(WorkerLost, match="run it again"):
+    with pytest.raises(WorkerLost, match="run the command again"):
         list(map_unordered(_die, 0, [1, 2, 3], 2, lambda: None))
 
 
