@@ -1,4 +1,4 @@
-"""Every reason that a condition, an event or an entry of `status.runs` may give, with what to do about it."""
+"""All reasons of conditions, events and entries of `status.runs`, each with a remedy."""
 
 from enum import StrEnum
 from typing import Literal
@@ -7,12 +7,12 @@ EventType = Literal["Normal", "Warning"]
 
 
 class Reason(StrEnum):
-    """A reason: its word, and what `docs/reasons.md` says of it.
+    """A reason: its word, and its row in `docs/reasons.md`.
 
     Attributes:
-        type: of the event that announces it.
+        type: type of the event that announces it.
         meaning: what happened.
-        action: what the reader should do; "nothing" where no action is needed.
+        action: what the reader should do; "nothing" if no action is needed.
     """
 
     type: EventType
@@ -27,10 +27,10 @@ class Reason(StrEnum):
 
     @classmethod
     def of(cls, word: str) -> "Reason":
-        """The reason of that word. Raises ValueError where there is none."""
+        """Return the reason of that word. Raises ValueError if the word is not a reason."""
         return cls(word)  # type: ignore[call-arg]
 
-    # A table: word, type of the event and meaning; below them what to do.
+    # A table: word, type of the event and meaning; below them the remedy.
     # fmt: off
     # -- in progress -----------------------------------------------------------------------------------------
     ACCEPTED = "Accepted", "Normal", "The resource was accepted; its attempt is being created.", "nothing"
