@@ -6,9 +6,9 @@ from typing import Final
 _CENTURY_SECONDS: Final = 100 * 365 * 24 * 3600
 
 
-def format_timestamp(at: datetime) -> str:
+def format_timestamp(time: datetime) -> str:
     """Format a time as in the status: `2026-11-21T06:00:00Z`."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> datetime:
@@ -34,6 +34,6 @@ def earliest(*times: datetime | None) -> datetime | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def format_for_people(at: datetime) -> str:
+def format_for_people(time: datetime) -> str:
     """Format a time for messages: `2026-11-21 06:00:00 UTC`."""
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

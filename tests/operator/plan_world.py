@@ -1,4 +1,4 @@
-"""A world of one resource and its children: what SHELL observes and carries out, without a cluster."""
+"""A simulated world of one resource and its children, which observes and executes plans without a cluster."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def reference(state: str = "Complete") -> ReferenceFacts:
 
 
 class World:
-    """One resource; `turn` is one reconcile, carried out whole, `settle` as many as change anything."""
+    """One resource. `reconcile` executes one whole decision, `settle` as many as change anything."""
 
     def __init__(self, resource: dict[str, Any] | None = None, defaults: Defaults = DEFAULTS, **spec: Any):
         template = resource or TRAINING
@@ -96,10 +96,10 @@ class World:
         self.queue = False
         """Kueue holds new RayJobs back."""
         self.has_slow_deletion = False
-        """Deleted RayJobs and their pods take their time, until `collect`."""
+        """Deleted RayJobs and their pods stay until `collect`."""
         self.now = START
         self.created_children: list[str] = []
-        """Children whose RayJob was made, in order."""
+        """Children with a created RayJob, in order."""
         self.events: list[Event] = []
         self._uids = count(1)
 
@@ -134,7 +134,7 @@ class World:
         return plan(self.facts(), self.defaults)
 
     def write(self, decision: Decision) -> bool:
-        """Whether the status was written."""
+        """Write the status of a decision. Return True if it changed."""
         plain = plain_status(decision.status)
         has_changed = plain != self.status
         self.status = plain
@@ -145,7 +145,7 @@ class World:
             pass
 
     def steps(self, action: Action) -> Iterator[None]:
-        """The writes of an action, one after the other: a killed operator stops between two."""
+        """Yield after each write of an action: a killed operator stops between two."""
         if isinstance(action, CreateAttempt):
             yield from self._create(action)
         elif isinstance(action, DeleteAttempt):
@@ -230,8 +230,8 @@ class World:
     def attempt(self) -> AttemptFacts:
         return self.attempts[self.child]
 
-    def change(self, child: str, **parts: Any) -> AttemptFacts | None:
-        attempt_facts = replace(self.attempts[child], **parts)
+    def change(self, child: str, **fields: Any) -> AttemptFacts | None:
+        attempt_facts = replace(self.attempts[child], **fields)
         if attempt_facts.ray_job is None and attempt_facts.config_map is None and not attempt_facts.pods:
             del self.attempts[child]
             return None
@@ -253,7 +253,7 @@ class World:
         return self
 
     def up(self) -> World:
-        """KubeRay has made the cluster, and all pods run."""
+        """Let KubeRay create the cluster and start all pods."""
         self.job(deployment_status="Running", job_status="RUNNING", started_at=self.now)
         self.change(self.child, ray_cluster=RayClusterFacts(f"{self.child}-abcde"))
         return self.pods(
@@ -264,11 +264,11 @@ class World:
         config_map = self.attempt.config_map
         assert config_map is not None
         before = config_map.report
-        at = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        timestamp = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         report = Report(
             beat=number or (1 if before is None else before.beat + 1),
-            at=at,
-            moved=at if moved or before is None else before.moved,
+            at=timestamp,
+            moved=timestamp if moved or before is None else before.moved,
             **{"stage": "Training", **fields},
         )
         moved_seen = self.now if moved or config_map.progress_seen_at is None else config_map.progress_seen_at
@@ -277,13 +277,13 @@ class World:
         return self
 
     def end(self, state: str, reason: str, message: str = "It is so.", **fields: Any) -> World:
-        """The attempt reports its end, and the RayJob ends."""
+        """Let the attempt report its end and the RayJob end."""
         outcome = AttemptOutcome(state=state, reason=reason, message=message, pool=fields.pop("pool", None))  # type: ignore[arg-type]
         self.beat(outcome=outcome, **fields)
         return self.finish_job("SUCCEEDED" if state in ("Succeeded", "Suspended") else "FAILED")
 
     def finish_job(self, job_status: str = "FAILED", reason: str = "") -> World:
-        """KubeRay is done with the RayJob and has deleted its cluster."""
+        """Let KubeRay finish the RayJob and delete its cluster."""
         status = "Complete" if job_status == "SUCCEEDED" else "Failed"
         self.job(deployment_status=status, job_status=job_status, reason=reason, ended_at=self.now)
         self.change(self.child, pods=(), ray_cluster=None)
@@ -299,7 +299,7 @@ class World:
         return self
 
     def collect(self, child: str) -> AttemptFacts | None:
-        """A deleted RayJob is gone, and its pods with it."""
+        """Remove a deleted RayJob and its pods."""
         return self.change(child, ray_job=None, ray_cluster=None, pods=())
 
     # -- questions -------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ OUTPUT = OutputStatus(path="s3://bucket/cartpole", episodes=10, timesteps=2000, 
 
 
 def running(**spec: Any) -> World:
-    """A training whose first attempt has reported."""
+    """Build the world of a training with a first attempt that has reported."""
     world = World(**spec)
     world.settle()
     world.up().settle()

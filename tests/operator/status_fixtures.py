@@ -1,4 +1,4 @@
-"""One object per state, its status made by the operator's own `plan`: what kstatus, Argo and Flux are tested with."""
+"""One object per state, with a status from the operator's own `plan`, for tests of kstatus, Argo and Flux."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hindcast_operator.facts import AttemptFacts, RayJobFacts
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a tool must find.
+    """The verdict that a tool must reach.
 
     Attributes:
         kstatus: `InProgress`, `Current` or `Failed`.
@@ -148,7 +148,7 @@ def _exhausted_world() -> World:
 
 
 def _new_revision_world() -> World:
-    """The generation was raised, and the operator has not seen it yet."""
+    """Build a world with a raised generation that the operator has not seen yet."""
     return _succeeded_world().edit(revision=2)
 
 
@@ -191,7 +191,7 @@ _WORLDS: dict[str, tuple[Callable[[], World], Verdict]] = {
 
 
 def resource_object(world: World) -> dict[str, Any]:
-    """The resource as the API server shows it."""
+    """Return the resource as the API server shows it."""
     metadata = {
         **world.manifest["metadata"],
         "uid": world.uid,
@@ -203,7 +203,7 @@ def resource_object(world: World) -> dict[str, Any]:
 
 
 FIXTURES: dict[str, dict[str, Any]] = {name: resource_object(make()) for name, (make, _) in _WORLDS.items()}
-"""By name: the object with its status."""
+"""Name -> object with its status."""
 
 EXPECTED: dict[str, Verdict] = {name: verdict for name, (_, verdict) in _WORLDS.items()}
-"""By the same names: what tools must find. `SucceededThenRaised` still shows the older generation's status."""
+"""Name -> expected verdict. `SucceededThenRaised` still has the status of the older generation."""

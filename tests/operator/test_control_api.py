@@ -1,4 +1,4 @@
-"""Calls of the API server: what is repeated at once, and what is told."""
+"""Calls of the API server: errors that are retried at once, and errors that are raised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
 
 Answer = tuple[int, str] | Exception
-"""HTTP status and reason, or what breaks the connection."""
+"""HTTP status and reason, or an exception that breaks the connection."""
 
 CREATED_ANSWER: Answer = (201, "")
 
@@ -70,7 +70,7 @@ def create(client: FakeClient) -> None:
     ids=str,
 )
 def test_write_with_transient_errors_is_retried(error: Answer) -> None:
-    """Else each error among an attempt's five objects would begin a pause of the whole reconciliation."""
+    """Otherwise any error among an attempt's five objects would delay the whole reconciliation."""
     client = FakeClient(error, error, error, CREATED_ANSWER)
     create(client)
     assert client.methods == ["POST"] * 4
@@ -101,7 +101,7 @@ def test_long_retry_after_is_raised_without_retry() -> None:
 
 
 def test_version_conflict_is_raised_without_retry() -> None:
-    """The version that was observed is not there any more: look again first."""
+    """The observed version is outdated: the resource must be observed again first."""
 
     async def apply(client: FakeClient) -> None:
         await Api(client).apply("write-status", kinds.RECORDING, "team", "a", {}, subresource="/status")

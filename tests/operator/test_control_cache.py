@@ -1,4 +1,4 @@
-"""What the operator keeps of what it observes: newer versions only, resources found by what belongs to them."""
+"""The cache: only newer versions replace older ones, and changes of children affect the resources that own them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WALKS = Key("OfflineRecording", "team", "walks")
 CLONE = Key("OfflineTraining", "team", "clone")
 
 
-def raw_object(name: str, version: int, uid: str = "u1", **parts: Any) -> dict[str, Any]:
+def raw_object(name: str, version: int, uid: str = "u1", **fields: Any) -> dict[str, Any]:
     metadata = {
         "name": name,
         "namespace": "team",
@@ -25,10 +25,10 @@ def raw_object(name: str, version: int, uid: str = "u1", **parts: Any) -> dict[s
         "resourceVersion": str(version),
         "creationTimestamp": CREATION_TIME,
     }
-    return {"metadata": metadata | parts.pop("metadata", {}), **parts}
+    return {"metadata": metadata | fields.pop("metadata", {}), **fields}
 
 
-def child_object(name: str, version: int, uid: str = "c1", **parts: Any) -> dict[str, Any]:
+def child_object(name: str, version: int, uid: str = "c1", **fields: Any) -> dict[str, Any]:
     labels = {
         "app.kubernetes.io/managed-by": "hindcast-operator",
         "hindcast.dev/kind": "OfflineRecording",
@@ -36,8 +36,8 @@ def child_object(name: str, version: int, uid: str = "c1", **parts: Any) -> dict
         "hindcast.dev/revision": "2",
         "hindcast.dev/attempt": "3",
     }
-    metadata = {"labels": labels | parts.pop("labels", {})} | parts.pop("metadata", {})
-    return raw_object(name, version, uid, metadata=metadata, **parts)
+    metadata = {"labels": labels | fields.pop("labels", {})} | fields.pop("metadata", {})
+    return raw_object(name, version, uid, metadata=metadata, **fields)
 
 
 def find_facts(cache: Cache, name: str) -> Any:

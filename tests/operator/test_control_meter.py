@@ -28,12 +28,12 @@ TRAINING = {
 }
 
 
-def facts(seconds: float, phase: str, share: float | None, **status: Any) -> Facts:
-    """A training with two learners of four GPUs, at a time, that waits for data for a share of it."""
+def facts(seconds: float, phase: str, fraction: float | None, **status: Any) -> Facts:
+    """Return facts of a training with two learners of four GPUs each that waits for data a fraction of the time."""
     pods = tuple(PodFacts(name, "learner", NOW, phase) for name in ("a", "b"))
     report = None
-    if share is not None:
-        progress = {"metrics": {"dataWaitShare": share}}
+    if fraction is not None:
+        progress = {"metrics": {"dataWaitShare": fraction}}
         report = Report.model_validate({"beat": 1, "at": "t", "moved": "t", "progress": progress})
     config_map = ConfigMapFacts("clone-t1-1", "c", "u", False, report=report)
     attempt = AttemptFacts("clone-t1-1", config_map=config_map, pods=pods)

@@ -1,4 +1,4 @@
-"""What the operator takes for the facts of a resource."""
+"""Observation of the facts about a resource."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_circular_reference_ends_when_one_resource_has_started() -> None:
 
     def states() -> list[str]:
         keys = (Key("OfflineRecording", "team", "lines"), Key("OfflineTraining", "team", "clone"))
-        facts = [asyncio.run(observer.observe(key)) for key in keys]
-        return [reference.state for found in facts if found is not None for reference in found.references]
+        all_facts = [asyncio.run(observer.observe(key)) for key in keys]
+        return [reference.state for facts in all_facts if facts is not None for reference in facts.references]
 
     assert states() == ["Circular", "Circular"]
     status = {"runs": [{"revision": 1, "attempt": 1, "child": "clone-t1-1", "specHash": "h"}]}

@@ -1,4 +1,4 @@
-"""The operator's queue: each key once, never two workers on one, later ones in time."""
+"""The operator's work queue: each key once, never for two workers, timers in order."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def test_key_in_progress_is_requeued_after_mark_done() -> None:
 
 def test_two_workers_never_get_the_same_key() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
-        held: set[str] = set()
+        active_keys: set[str] = set()
         looks = 0
 
         async def work() -> None:
             nonlocal looks
             while True:
                 key = await queue.get()
-                assert key not in held
-                held.add(key)
+                assert key not in active_keys
+                active_keys.add(key)
                 await asyncio.sleep(0.001)
-                held.discard(key)
+                active_keys.discard(key)
                 looks += 1
                 queue.mark_done(key)
 
@@ -63,7 +63,7 @@ def test_two_workers_never_get_the_same_key() -> None:
             queue.add(f"key-{number % 5}")
             if number % 7 == 0:
                 await asyncio.sleep(0.001)
-        while len(queue) or held:
+        while len(queue) or active_keys:
             await asyncio.sleep(0.005)
         for worker in workers:
             assert not worker.done(), worker.exception()

@@ -1,4 +1,4 @@
-"""One look at a resource, with an API server that is played."""
+"""One reconciliation of a resource with a fake API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INVALID_RESOURCE: dict[str, Any] = {
 
 
 class ForgetfulCache(Cache):
-    """The watch is opened anew while a status is written: for a moment the resource is not known."""
+    """A cache that loses the resource during the write of a status, as when the watch is reopened."""
 
     def put(self, kind: ObjectKind, raw: dict[str, Any]) -> set[Key]:
         affected_keys = super().put(kind, raw)
@@ -40,7 +40,7 @@ class ForgetfulCache(Cache):
 
 
 class FakeApi:
-    """Takes every write."""
+    """Accepts every write."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []

@@ -150,14 +150,14 @@ def test_named_service_account_is_used_and_not_created() -> None:
     ],
 )
 def test_resource_in_config_map_loads_as_effective_resource(resource: Resource, tmp_path: Path) -> None:
-    full = effective_resource(resource, defaults(runPolicy={"backoffLimit": 9}))
+    resource_with_defaults = effective_resource(resource, defaults(runPolicy={"backoffLimit": 9}))
     attempt = attempt_of(resource)
-    data = build(full, attempt)[0]["data"]
+    data = build(resource_with_defaults, attempt)[0]["data"]
     assert data["intent"] == "" and "report.json" not in data
     file = tmp_path / "resource.yaml"
     file.write_text(data["resource.yaml"])
     (loaded,) = load_resources(file)
-    assert loaded.resource == full
+    assert loaded.resource == resource_with_defaults
     assert Attempt.model_validate_json(data["attempt.json"]) == attempt
 
 
@@ -346,14 +346,14 @@ def test_pods_have_writable_volumes_and_head_mounts_attempt(resource: Resource) 
 def test_variables_of_ray_pods() -> None:
     user_env = [{"name": "PYTHONUNBUFFERED", "value": "0"}, {"name": "MINE", "value": "1"}]
     for pool, template in templates(ray_job(training(cluster={"env": user_env}), number=2)).items():
-        found = env(template)
+        variables = env(template)
         names = [variable["name"] for variable in template["spec"]["containers"][0]["env"]]
         assert len(names) == len(set(names))
         if pool == "submitter":
             continue
-        assert found["HINDCAST_ATTEMPT"] == "clone-t1-2" and found["HINDCAST_NAMESPACE"] == "rl"
-        assert found["MINE"] == "1" and found["PYTHONUNBUFFERED"] == "0"
-        assert found["HINDCAST_CACHE"] == "s3://bucket/hindcast/rl/runs/.cache"
+        assert variables["HINDCAST_ATTEMPT"] == "clone-t1-2" and variables["HINDCAST_NAMESPACE"] == "rl"
+        assert variables["MINE"] == "1" and variables["PYTHONUNBUFFERED"] == "0"
+        assert variables["HINDCAST_CACHE"] == "s3://bucket/hindcast/rl/runs/.cache"
 
 
 def test_cache_location_keeps_uri_query_at_end() -> None:

@@ -1,4 +1,4 @@
-"""Platform defaults under a resource: what wins, what is joined, what paths become."""
+"""Platform defaults under a resource: precedence, joined lists, absolute paths."""
 
 from __future__ import annotations
 

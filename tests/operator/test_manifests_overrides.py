@@ -1,4 +1,4 @@
-"""Strategic merge, and what overrides cannot do to a pod."""
+"""Strategic merge, and the limits of pod overrides."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "phrase"),
     [
         ({"hostNetwork": True}, "spec.cluster.podOverrides.learner.spec.hostNetwork is true"),
         ({"hostPID": True}, "hostPID is true"),
@@ -171,10 +171,10 @@ RAY = "spec.cluster.podOverrides.learner.spec.containers[ray]"
         ({"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}, "initContainers[i]"),
     ],
 )
-def test_privilege_is_refused_unless_platform_allows_it(spec: dict[str, Any], said: str) -> None:
+def test_privilege_is_refused_unless_platform_allows_it(spec: dict[str, Any], phrase: str) -> None:
     resource = training(cluster={"podOverrides": {"learner": {"spec": spec}}})
     (sentence,) = list_refusals(resource)
-    assert said in sentence and sentence.endswith("which the platform does not allow; remove it")
+    assert phrase in sentence and sentence.endswith("which the platform does not allow; remove it")
     assert list_refusals(resource, Defaults(storage_root="s3://b", allow_privileged=True)) == []
 
 

@@ -1,4 +1,4 @@
-"""What cannot run on a cluster is said in one sentence that names the field."""
+"""Refusals of resources that cannot run on a cluster: one sentence that names the field."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_local_path_on_claim_is_allowed(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "volumes", "why"),
+    ("path", "volumes", "reason"),
     [
         ("/elsewhere/run", [CLAIM], "not on a mounted volume"),
         ("/database/run", [CLAIM], "not on a mounted volume"),
@@ -61,10 +61,10 @@ def test_local_path_on_claim_is_allowed(path: str) -> None:
         ("/data/s/run", [CLAIM, {"name": "s", "mountPath": "/data/s", "emptyDir": {}}], "an emptyDir"),
     ],
 )
-def test_output_without_persistent_volume_is_refused(path: str, volumes: list[Any], why: str) -> None:
+def test_output_without_persistent_volume_is_refused(path: str, volumes: list[Any], reason: str) -> None:
     (sentence,) = list_refusals(recording_with_output(path, *volumes))
-    assert sentence.startswith(f"spec.output.path is {path}, ") and why in sentence
-    assert "give a URI" in sentence
+    assert sentence.startswith(f"spec.output.path is {path}, ") and reason in sentence
+    assert "use a URI" in sentence
 
 
 def test_storage_root_without_volume_is_refused() -> None:
@@ -147,10 +147,10 @@ def test_input_may_be_in_image() -> None:
     ],
 )
 def test_refusal_names_field_and_remedy(spec: dict[str, Any], sentence: str) -> None:
-    (found,) = list_refusals(training(**spec))
-    assert found.startswith(sentence)
-    assert ";" in found, "what to do"
-    assert "hidden" not in found
+    (refusal,) = list_refusals(training(**spec))
+    assert refusal.startswith(sentence)
+    assert ";" in refusal, "what to do"
+    assert "hidden" not in refusal
 
 
 def test_interval_is_allowed_by_platform_or_without_scaling() -> None:

@@ -1,4 +1,4 @@
-"""`hindcast render` and the operator make the same of a resource; uids aside."""
+"""`hindcast render` and the operator build the same manifests of a resource, except for uids."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ TRAINING: dict[str, Any] = {
 
 
 def stored_form(resource: dict[str, Any]) -> dict[str, Any]:
-    """With the defaults of the CRD's schema in it, and what the server adds."""
+    """Return a resource as the API server stores it: with the defaults of the CRD's schema, uid and version."""
     (file,) = CRDS.glob(f"*_{resource['kind'].lower()}s.yaml")
     version = YAML(typ="safe", pure=True).load(file)["spec"]["versions"][0]
     document = json.loads(json.dumps(resource))
@@ -85,7 +85,7 @@ def _fill_in_defaults(schema: dict[str, Any], value: Any) -> None:
 
 
 def build_by_plan(resource: dict[str, Any], *references: Any) -> list[dict[str, Any]]:
-    """What comes of the plan's first CreateAttempt."""
+    """Build the manifests of the plan's first CreateAttempt."""
     world = World(stored_form(resource), PLATFORM)
     world.references = references
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Sizes of the pools: what they grow with, what is given, and that each number has its reason."""
+"""Sizes of the pools: their growth, values of the spec, and a reason for each number."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def test_memory_depends_on_known_data_size() -> None:
         compute_effective_sizes(training(), LARGE),
     )
     for pool in ("data", "learner"):
-        sizes_of = [found.pool(pool).memory_bytes for found in (small, unknown, large)]  # type: ignore[union-attr, arg-type]
-        assert sizes_of[0] < sizes_of[1] == sizes_of[2], "a window at most, however large the data"
+        memory = [sizes.pool(pool).memory_bytes for sizes in (small, unknown, large)]  # type: ignore[union-attr, arg-type]
+        assert memory[0] < memory[1] == memory[2], "a window at most, however large the data"
         assert "not known" in unknown.pool(pool).reasons["objectStoreMemory"]  # type: ignore[union-attr, arg-type]
 
 

@@ -1,4 +1,4 @@
-"""What KubeRay hides, reported in conditions and events, with what to do."""
+"""Problems of pods that KubeRay hides are reported in conditions and events, with a remedy."""
 
 from __future__ import annotations
 
@@ -150,10 +150,10 @@ REJECTIONS = [
 
 
 @pytest.mark.parametrize(("message", "reason", "phrase"), REJECTIONS)
-@pytest.mark.parametrize("who", ["cluster", "submitter"])
-def test_rejected_pods_are_reported(message: str, reason: str, phrase: str, who: str) -> None:
+@pytest.mark.parametrize("creator", ["cluster", "submitter"])
+def test_rejected_pods_are_reported(message: str, reason: str, phrase: str, creator: str) -> None:
     world = starting()
-    if who == "cluster":
+    if creator == "cluster":
         failure = RayClusterFacts("c", replica_failure=message)
         world.change(world.child, ray_cluster=failure)
     else:
@@ -161,7 +161,7 @@ def test_rejected_pods_are_reported(message: str, reason: str, phrase: str, who:
     world.settle()
     assert (world.state, world.reason()) == ("Starting", reason)
     assert phrase in world.events_with(reason)[0].message
-    assert ("submitter" in world.status["message"]) == (who == "submitter")
+    assert ("submitter" in world.status["message"]) == (creator == "submitter")
 
 
 def test_rejection_of_another_pod_changes_no_status() -> None:
@@ -286,7 +286,7 @@ def test_sizes_of_attempt_are_in_status() -> None:
 def test_ending_by_kuberay_depends_on_its_reason(
     job_reason: str, seconds: int, outcome: str, reason: str
 ) -> None:
-    """By a deadline that has not passed, since the spec's was raised, no run is over."""
+    """A deadline of KubeRay that the spec has raised since does not end the run."""
     world = World(runPolicy={"activeDeadlineSeconds": 3600})
     world.settle()
     world.up().tick(seconds).finish_job("FAILED", job_reason).tick(10).settle()

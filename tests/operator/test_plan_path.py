@@ -1,4 +1,4 @@
-"""The main path: accepted, started, running, and how it ends."""
+"""The main path: accepted, started, running, ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Revisions, drift, history, deletion: what starts a run again, and what does not."""
+"""Revisions, drift, history, deletion: changes that start a run again, and changes that do not."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_failed_training_ignores_raised_stop() -> None:
 
 
 def test_run_without_course_hash_ignores_raised_stop() -> None:
-    """Its entry does not say what else its spec was."""
+    """The entry of an earlier operator does not record the rest of the spec."""
     world = running()
     world.end("Succeeded", "Succeeded").settle()
     del world.status["runs"][0]["courseHash"]
@@ -154,7 +154,7 @@ def test_uncreated_attempt_applies_change_at_once() -> None:
 
 
 def test_uncreated_attempt_uses_current_spec_and_defaults() -> None:
-    """Its RayJob, its sizes and its entry: one spec, however often that is edited until the RayJob exists."""
+    """RayJob, sizes and entry come from one spec, however often it is edited until the RayJob exists."""
     world = World()
     world.reconcile()
     world.attempts.clear()

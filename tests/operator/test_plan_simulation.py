@@ -1,4 +1,4 @@
-"""Anything may happen, in any order, and the operator may die between any two writes: what holds all the same."""
+"""Invariants under random events in any order, with an operator that may die between any two writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Happening = Callable[[World], object]
 
 # -- what may happen -----------------------------------------------------------------------------------------
 def _has_live_job(world: World) -> bool:
-    """An attempt's RayJob exists, and the status knows it."""
+    """Return True if the latest attempt's RayJob exists and the status knows it."""
     runs = world.status.get("runs", [])
     attempt = world.attempts.get(runs[0]["child"]) if runs else None
     job = None if attempt is None else attempt.ray_job
@@ -181,12 +181,12 @@ SELDOM: list[Happening] = [
 ]
 happenings = st.lists(st.sampled_from([*OFTEN * 6, *SELDOM]), min_size=10, max_size=40)
 deaths = st.lists(st.integers(0, 6), max_size=60)
-"""After how many writes the operator dies, reconcile by reconcile; where the list ends it lives."""
+"""The number of writes before the operator dies, for each reconciliation; after the end of the list it lives."""
 
 
 # -- the operator --------------------------------------------------------------------------------------------
 def reconcile_until_rest(world: World, deaths_left: list[int]) -> None:
-    """Reconciles until nothing changes; a reconcile that dies is taken up by the next."""
+    """Reconcile until nothing changes; the next reconciliation continues one that died."""
     for _ in range(60):
         before = (world.status, dict(world.attempts))
         writes_left = deaths_left.pop() if deaths_left else None
@@ -239,7 +239,7 @@ def check_rest(world: World, fraction: float) -> None:
 
 
 def keeps_endings(before: dict[str, object], world: World, *, was_extended: bool) -> bool:
-    """What ended stays as it ended, and only a training that was extended goes on after its end."""
+    """Return True if ended attempts are unchanged and only a training that was extended has continued after its end."""
     old_endings = [run for run in before.get("runs", []) if run.get("outcome") in ("Succeeded", "Failed")]  # type: ignore[attr-defined]
     new_runs = {(run["revision"], run["attempt"]): run for run in world.status["runs"]}
     newest = {run["revision"]: run for run in reversed(world.status["runs"])}
@@ -289,7 +289,7 @@ def test_death_between_two_writes_changes_no_outcome(
 @examples(150)
 @given(happenings)
 def test_undisturbed_run_finishes_after_any_history(script: list[Happening]) -> None:
-    """Whatever has happened: with KubeRay there, a good spec and a driver that works, the run succeeds or is final."""
+    """After any history, a run with KubeRay, a valid spec and a working driver succeeds or is final."""
     world = World(REFERRING)
     world.references = (reference(),)
     reconcile_until_rest(world, [])

@@ -1,4 +1,4 @@
-"""Each row of the state table: what brings a resource there, and what its status then says."""
+"""Each row of the state table: how a resource gets there, and its status then."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_invalid_spec_does_not_affect_running_attempt() -> None:
 
 
 def test_invalid_spec_keeps_deadlines_of_running_attempt() -> None:
-    """An edit that admission takes and we do not: the attempt was ended by deadlines that nobody had set."""
+    """An edit that only admission accepts once ended the attempt by deadlines that nobody had set."""
     defaults = DEFAULTS.model_copy(update={"run_policy": RunDefaults(backoff_limit=0)})
     world = World(runPolicy={"stallTimeoutSeconds": 7200}, defaults=defaults)
     world.settle()
@@ -357,7 +357,7 @@ def test_changed_deadlines_are_passed_to_kuberay() -> None:
 
 
 def test_deadline_beyond_last_date_never_passes() -> None:
-    """The API server takes any 64-bit number of seconds, and had some before this."""
+    """The API server accepts any 64-bit number of seconds."""
     seconds = 2**63 - 1
     names = ("startDeadlineSeconds", "activeDeadlineSeconds", "stallTimeoutSeconds", "suspendGraceSeconds")
     world = World(runPolicy=dict.fromkeys(names, seconds))

@@ -1,4 +1,4 @@
-"""What GitOps tools and `kubectl wait` read from each state."""
+"""Verdicts of GitOps tools and `kubectl wait` on each state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compute_kstatus(resource: dict[str, Any]) -> str:
 
 
 def has_condition(resource: dict[str, Any], type_: str) -> bool:
-    """Whether `kubectl wait --for=condition=<type>` ends."""
+    """Return True if `kubectl wait --for=condition=<type>` ends."""
     conditions = resource["status"].get("conditions", [])
     return any(entry["type"] == type_ and entry["status"] == "True" for entry in conditions)
 

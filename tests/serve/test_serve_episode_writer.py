@@ -1,4 +1,4 @@
-"""`EpisodeWriter`: what was logged is in the dataset, once; mistakes are a sentence."""
+"""`EpisodeWriter`: every logged step is in the dataset exactly once; mistakes raise one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPACES = {"observation_space": gym.spaces.Box(-1, 1, (2,)), "action_space": gym.
 
 
 def read_log(path: object) -> Block:
-    """All episodes of the log, by id."""
+    """Read all episodes of the log, in the order of their ids."""
     data = open_dataset(str(path))
     block = Block.concat([data.read(unit) for unit in data.units])
     return block.take(np.argsort(block.eps_id.astype(str)))
@@ -41,7 +41,7 @@ def log_episode(writer: EpisodeWriter, episode: str, steps: int, *, end: bool = 
 
 
 def simulate_kill(writer: EpisodeWriter) -> None:
-    """Let go of the folder as a killed process does: nothing is written any more."""
+    """Release the folder like a killed process, without writing anything."""
     writer._is_closed = True
     writer._stop_event.set()
     writer._thread.join()
@@ -259,8 +259,8 @@ def test_object_store_keeps_flushed_records(memory: str) -> None:
     writer.flush()
     writer.log_action("running", [0.5, 0.5], 1, action_logp=0.0)
     writer.flush()
-    parts = [entry.relative_path for entry in folder.child("_hindcast/journal").files()]
-    assert len(parts) == 3
+    file_names = [entry.relative_path for entry in folder.child("_hindcast/journal").files()]
+    assert len(file_names) == 3
     simulate_kill(writer)
     EpisodeWriter(folder).close()
     data = open_dataset(folder)
@@ -387,7 +387,7 @@ def test_second_writer_or_fork_is_refused(tmp_path: Path) -> None:
 
 
 def test_journal_on_object_store_begins_with_initial_records(memory: str) -> None:
-    """A part that is put is whole: a journal is there with its head, or not at all."""
+    """An object is written whole: a journal exists with its initial records or not at all."""
     folder = resolve(memory).child("journal")
     Journal(folder, 3)
     assert [entry.relative_path for entry in folder.files()] == ["000003-000000.log"]

@@ -1,4 +1,4 @@
-"""A policy that an application asks for actions, in process and over HTTP: what it decides is in the log."""
+"""A policy serves actions to an application, in process and over HTTP, and logs its decisions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read_log(path: Path) -> Block:
 
 
 def play(actor: Any, environment: gym.Env, seed: int) -> list[Any]:
-    """One episode, as an application plays it; the actions that it was given."""
+    """Play one episode as an application does; return the served actions."""
     observation, _ = environment.reset(seed=seed)
     episode, actions, is_done = actor.start_episode(), [], False
     while not is_done:

@@ -21,7 +21,7 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
         "PYTHONUNBUFFERED": {"value": "1"},
         "HOME": {"value": HOME},
         "RAY_USAGE_STATS_ENABLED": {"value": "0"},
-        # On a busy node Ray's control store takes longer than the 20 to 30 s that others wait for it.
+        # On a busy node Ray's control store takes longer than the 20 to 30 s for which other processes wait for it.
         "RAY_gcs_server_port_wait_time_s": {"value": "120"},
     }
     if isinstance(resource, OfflineTraining):

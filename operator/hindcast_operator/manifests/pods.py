@@ -151,8 +151,8 @@ def _apply_overrides(template: Template, *overrides: dict[str, Any] | None) -> T
     }
 
 
-def _restrict(part: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
-    return {**part, "securityContext": strategic_merge(rules, part.get("securityContext") or {})}
+def _restrict(owner: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
+    return {**owner, "securityContext": strategic_merge(rules, owner.get("securityContext") or {})}
 
 
 def _image(cluster: ClusterSpec) -> dict[str, Any]:
@@ -174,6 +174,6 @@ def _resources(cpu: float, memory: int, storage: int, gpus: int = 0) -> dict[str
     }
 
 
-def _to_plain(part: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = part.model_dump(by_alias=True, exclude_none=True)
+def _to_plain(model: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = model.model_dump(by_alias=True, exclude_none=True)
     return plain

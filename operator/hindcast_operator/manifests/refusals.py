@@ -56,14 +56,14 @@ def _locations(resource: Resource, defaults: Defaults) -> Iterator[str]:
         elif location.is_relative and defaults.storage_root is None:
             yield (
                 f"{location.field} is {location.path}, which is relative, and the platform has no storageRoot; "
-                "give a URI (s3://…) or a path on a mounted volume"
+                "use a URI (s3://…) or a path on a mounted volume"
             )
         elif (
             location.is_written
             and location.local_path is not None
             and (problem := _loss_problem(location, cluster))
         ):
-            yield f"{location.field} is {location.path}, {problem}; give a URI (s3://…) or a path on a mounted volume"
+            yield f"{location.field} is {location.path}, {problem}; use a URI (s3://…) or a path on a mounted volume"
 
 
 def _loss_problem(location: StoragePath, cluster: ClusterSpec) -> str | None:
@@ -117,7 +117,7 @@ def _pools(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
         if not float(gpus).is_integer():
             yield f"{field} is {gpus:g}, and a pod gets whole GPUs; set a whole number"
     if learners.device == "cuda" and not learners.gpus:
-        yield "spec.learners.device is cuda, and spec.learners.gpus is 0; give each learner a GPU, or device cpu"
+        yield "spec.learners.device is cuda, and spec.learners.gpus is 0; set gpus to 1 or more, or device to cpu"
 
 
 def _ray_version(cluster: ClusterSpec) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _runtime_env(cluster: ClusterSpec) -> Iterator[str]:
     folders += [("py_modules", module) for module in (modules if isinstance(modules, list) else [])]
     for name, folder in folders:
         if isinstance(folder, str) and "://" not in folder:
-            yield f"{field}.{name} has {folder}, a local folder; give a URI, or use code.configMap"
+            yield f"{field}.{name} has {folder}, a local folder; use a URI or code.configMap"
     for name in as_mapping(runtime_env.get("env_vars")):
         if name in CREDENTIAL_VARIABLES:
             yield f"{field}.env_vars sets {name} inline; pass it through spec.cluster.envFrom"

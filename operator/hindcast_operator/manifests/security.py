@@ -102,10 +102,10 @@ def _security_context(owner: Mapping[str, Any], path: str) -> Iterator[str]:
             yield f"{path}.{profile}.type is Unconfined"
 
 
-def _granting_fields(part: Mapping[str, Any], fields: Iterable[str], path: str) -> Iterator[str]:
+def _granting_fields(fields_by_name: Mapping[str, Any], fields: Iterable[str], path: str) -> Iterator[str]:
     """Yield `<field> is <value>` for each of the fields that is neither empty nor false."""
     for field in fields:
-        if value := part.get(field):
+        if value := fields_by_name.get(field):
             yield f"{path}.{field} is {'true' if value is True else value}"
 
 

@@ -10,7 +10,7 @@ from ruamel.yaml.representer import RoundTripRepresenter
 
 # Kubernetes' tools read YAML 1.1, in which these words are not text.
 _QUOTED_WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", ""})
-_NUMERIC: Final = tuple("0123456789+-.~")
+_NUMERIC_STARTS: Final = tuple("0123456789+-.~")
 
 
 def yaml_text(value: Any) -> str:
@@ -34,7 +34,7 @@ class _Representer(RoundTripRepresenter):
         """Represent text, quoted if some reader would parse it as another type."""
         if "\n" in data:
             return self.represent_scalar("tag:yaml.org,2002:str", data, style="|")
-        is_ambiguous = data.lower() in _QUOTED_WORDS or data.startswith(_NUMERIC)
+        is_ambiguous = data.lower() in _QUOTED_WORDS or data.startswith(_NUMERIC_STARTS)
         return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if is_ambiguous else None)
 
 

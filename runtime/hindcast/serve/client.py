@@ -37,14 +37,14 @@ class PolicyClient:
     """
 
     def __init__(self, address: str, token: str, timeout_s: float = 30.0) -> None:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        url = urlsplit(address)
+        if url.scheme not in ("http", "https") or not url.hostname:
             raise SpecError(f"the address is {address!r}, expected http://host:port")
         self._connection_class = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+            http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
         )
-        self._address, self._host, self._port = address, parts.hostname, parts.port
-        self._path = parts.path.rstrip("/")
+        self._address, self._host, self._port = address, url.hostname, url.port
+        self._path = url.path.rstrip("/")
         self._token, self._timeout_s = token, timeout_s
         self._thread_local = threading.local()
 
@@ -135,6 +135,7 @@ class PolicyClient:
         headers = {
             "Authorization": f"Bearer {self._token}",
             "Content-Type": "application/json",
+            # One key for all tries: if only the answer was lost, the server repeats it instead of the action.
             "Idempotency-Key": uuid.uuid4().hex,
         }
         last_error: Exception | None = None

@@ -89,6 +89,7 @@ class EpisodeWriter:
         self._pid, self._is_closed = os.getpid(), False
         self._open_stack = contextlib.ExitStack()
         requested_spec = DataSpec({}, observation_space, action_space, None, normalized_actions)
+        # If opening fails, the stack releases the lease.
         with contextlib.ExitStack() as stack:
             self._open(requested_spec, stack)
             self._open_stack = stack.pop_all()
@@ -222,6 +223,7 @@ class EpisodeWriter:
                 again.
         """
         with self._commit_lock:
+            # Only the rotation blocks other threads: they go on logging while the files are written.
             with self._logging():
                 self._rotate()
             self._write_pending()

@@ -197,6 +197,7 @@ class _Dispatcher:
             # Read the body even if the request will be refused: the next request follows it on the connection.
             data = body(self._max_body_bytes)
             request_token = headers.get("authorization", "").removeprefix("Bearer ").encode()
+            # In constant time, so that the time does not reveal how much of a guessed token is right.
             if not hmac.compare_digest(request_token, self._token):
                 return _refusal(401, "the token is missing or wrong: send Authorization: Bearer <token>")
             if method not in _FIELDS:

@@ -58,6 +58,7 @@ class Journal:
                 while num_written < len(data):
                     num_written += os.write(self._file, data[num_written:])
             except OSError:
+                # Records after a half-written one could not be read.
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._num_bytes)
                 raise

@@ -63,10 +63,10 @@ class StepSchema:
             (observation, Columns.OBS, spec.observation_space),
             (action, Columns.ACTIONS, spec.action_space),
         ):
-            parts = self._flatten(nested_value, column, where)
+            column_leaves = self._flatten(nested_value, column, where)
             if space is not None:
-                self._check_leaves(parts, column, where)
-            values |= parts
+                self._check_leaves(column_leaves, column, where)
+            values |= column_leaves
         values |= _flatten_outputs(outputs, where)
         leaves = {name: self._leaf(name, value, where) for name, value in values.items()}
         extra_leaves = {Columns.REWARDS: Leaf(np.dtype(np.float64)), Columns.INFOS: Leaf(None, (), "json")}
@@ -113,14 +113,14 @@ class StepSchema:
         except ValueError as error:
             raise DataError(f"{where}: {error}") from error
 
-    def _check_leaves(self, parts: Mapping[str, Any], column: str, where: str) -> Values:
+    def _check_leaves(self, leaves: Mapping[str, Any], column: str, where: str) -> Values:
         expected_names = leaves_of(column, self.spec.leaves or self._spaces)
-        if parts.keys() != set(expected_names):
+        if leaves.keys() != set(expected_names):
             raise DataError(
-                f"{where}: {_column_title(column)} has the parts {_join_names(parts)}, "
+                f"{where}: {_column_title(column)} has the parts {_join_names(leaves)}, "
                 f"expected {_join_names(expected_names)}"
             )
-        return {name: self._check_value(name, parts[name], where) for name in expected_names}
+        return {name: self._check_value(name, leaves[name], where) for name in expected_names}
 
     def _leaf(self, name: str, value: Any, where: str) -> Leaf:
         space = self._spaces.get(name)
