@@ -30,7 +30,7 @@ def test_relative_paths_require_storage_root() -> None:
         "spec.checkpoint.path",
         "spec.initialCheckpoint",
     ]
-    assert "is runs, which is relative, and the platform has no storageRoot; give" in sentences[1]
+    assert "is runs, which is relative, and the platform has no storageRoot; use a URI" in sentences[1]
 
 
 def test_path_outside_storage_root_is_refused() -> None:
