@@ -79,8 +79,10 @@ def config_map_facts(raw: Raw, previous: ConfigMapFacts | None, now: datetime) -
         previous = None
     report = _report(data.get(REPORT_KEY))
     previous_report = previous.report if previous else None
-    is_new_beat = report is not None and (previous_report is None or previous_report.beat != report.beat)
-    has_progressed = report is not None and (previous_report is None or previous_report.moved != report.moved)
+    is_new_beat = report is not None and (previous_report is None or previous_report.number != report.number)
+    has_progressed = report is not None and (
+        previous_report is None or previous_report.last_progress_time != report.last_progress_time
+    )
     return ConfigMapFacts(
         name=metadata["name"],
         uid=metadata["uid"],

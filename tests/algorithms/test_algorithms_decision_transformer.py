@@ -228,7 +228,7 @@ def test_without_the_reward_it_says_so():
         ),
         ({"dropout": 1.0}, {}, "config.dropout is 1.0, expected less than 1"),
         ({}, {"recurrent": "lstm"}, "DecisionTransformer builds its own kind of policy"),
-        ({}, {"distribution": "gaussian"}, "'gaussian' is for continuous actions"),
+        ({}, {"distribution": "gaussian"}, "'Gaussian' is for continuous actions"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(config, model, sentence):

@@ -330,15 +330,15 @@ def test_actions_that_do_not_fit_are_one_sentence(name, space, sentence):
 @pytest.mark.parametrize(
     ("name", "distribution", "sentence"),
     [
-        ("TD3BC", "gaussian", "which TD3BC cannot train: use auto, deterministic, squashedDeterministic"),
+        ("TD3BC", "gaussian", "which TD3BC cannot train: use Auto, Deterministic, SquashedDeterministic"),
         (
             "ReBRAC",
             "squashedGaussian",
-            "which ReBRAC cannot train: use auto, deterministic, squashedDeterministic",
+            "which ReBRAC cannot train: use Auto, Deterministic, SquashedDeterministic",
         ),
-        ("CQL", "deterministic", "which CQL cannot train: use auto, gaussian, "),
-        ("SAC", "deterministic", "which SAC cannot train: use auto, gaussian, "),
-        ("IQL", "deterministic", "which IQL cannot train: use auto, categorical, "),
+        ("CQL", "deterministic", "which CQL cannot train: use Auto, Gaussian, "),
+        ("SAC", "deterministic", "which SAC cannot train: use Auto, Gaussian, "),
+        ("IQL", "deterministic", "which IQL cannot train: use Auto, Categorical, "),
     ],
 )
 def test_distributions_that_do_not_fit_are_one_sentence(name, distribution, sentence):

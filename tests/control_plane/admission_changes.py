@@ -162,7 +162,7 @@ ANY_TIME: dict[str, dict[str, Change]] = {
 EXTENDABLE: dict[str, Change] = {
     "evaluation.interval": (evaluation_change(), {"evaluation": {"interval": 3}}),
     "evaluation.duration": (evaluation_change(), {"evaluation": {"duration": 3}}),
-    "evaluation.durationUnit": (evaluation_change(), {"evaluation": {"durationUnit": "timesteps"}}),
+    "evaluation.durationUnit": (evaluation_change(), {"evaluation": {"durationUnit": "Timesteps"}}),
     "evaluation.envsPerRunner": (evaluation_change(), {"evaluation": {"envsPerRunner": 2}}),
     "evaluation.parallelToTraining": (evaluation_change(), {"evaluation": {"parallelToTraining": True}}),
     "evaluation.explore": (evaluation_change(), {"evaluation": {"explore": True}}),

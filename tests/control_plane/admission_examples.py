@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from api_server import Object
-from hindcast.api.checks import REPLACED, STREAMED, UNFILTERED
-from hindcast.api.input import RECORDED_ALONE
+from hindcast.api.checks import NO_FILTER_STATISTICS, PRIORITIES_WITH_REPLACEMENT, PRIORITIES_WITH_STREAMING
+from hindcast.api.input import ONLY_WEIGHT_WITH_SAMPLER
 from hindcast.api.options import algorithms, live_algorithms
 
 REF = {"name": "a"}
@@ -20,7 +20,7 @@ OF_THESE = f"only {', '.join(live_algorithms())} can learn from a sampler"
 EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
 OF_EXPERTS = f"only {', '.join(EXPERTS)} can learn from a sampler"
 SAMPLER: Object = {"path": None, "sampler": {}}
-OBSERVATION_FILTER: Object = {"model": {"observationFilter": "meanStd"}}
+OBSERVATION_FILTER: Object = {"model": {"observationFilter": "MeanStd"}}
 
 
 def offline_evaluation_spec(stop: Object | None = None, **offline: Any) -> Object:
@@ -135,7 +135,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         ),
         bad=(live_training_spec({"path": "a"}, SAMPLER),),
     ),
-    ("", RECORDED_ALONE): Examples(
+    ("", ONLY_WEIGHT_WITH_SAMPLER): Examples(
         good=(live_training_spec(SAMPLER | {"weight": 1, "format": "Auto", "filter": []}),),
         bad=(
             live_training_spec(SAMPLER | {"format": "CSV"}),
@@ -167,7 +167,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"algorithm": "DQN", "sampler": {}}, {"algorithm": "PPO"}),
         bad=({"sampler": {}}, {"algorithm": "PPO", "sampler": {"capacity": 5}}),
     ),
-    ("", f"model.observationFilter {UNFILTERED}"): Examples(
+    ("", f"model.observationFilter {NO_FILTER_STATISTICS}"): Examples(
         good=(
             OBSERVATION_FILTER,
             live_training_spec(SAMPLER),
@@ -176,7 +176,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         ),
         bad=(live_training_spec(SAMPLER) | OBSERVATION_FILTER,),
     ),
-    ("", f"pipeline.residency {STREAMED}"): Examples(
+    ("", f"pipeline.residency {PRIORITIES_WITH_STREAMING}"): Examples(
         good=(
             prioritized_replay_spec({"residency": "Resident"}),
             prioritized_replay_spec({"residency": "Streaming"}) | live_training_spec(SAMPLER),
@@ -187,7 +187,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
             prioritized_replay_spec({"residency": "Streaming"}, algorithm="DiscreteCQL"),
         ),
     ),
-    ("", f"pipeline.sampling {REPLACED}"): Examples(
+    ("", f"pipeline.sampling {PRIORITIES_WITH_REPLACEMENT}"): Examples(
         good=(prioritized_replay_spec({"sampling": "Epochs"}), {"pipeline": {"sampling": "WithReplacement"}}),
         bad=(prioritized_replay_spec({"sampling": "WithReplacement"}),),
     ),
@@ -332,9 +332,9 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"minReplicas": 2, "maxReplicas": 2}, {}),
         bad=({"minReplicas": 2}, {"maxReplicas": 2}, {"minReplicas": 3, "maxReplicas": 2}),
     ),
-    (".evaluation", "duration auto needs parallelToTraining"): Examples(
-        good=({"duration": "auto", "parallelToTraining": True}, {"duration": 5}),
-        bad=({"duration": "auto"}, {"duration": "auto", "parallelToTraining": False}),
+    (".evaluation", "duration Auto needs parallelToTraining"): Examples(
+        good=({"duration": "Auto", "parallelToTraining": True}, {"duration": 5}),
+        bad=({"duration": "Auto"}, {"duration": "Auto", "parallelToTraining": False}),
     ),
     (".evaluation", "customFunction excludes parallelToTraining"): Examples(
         good=({"customFunction": "a:b"}, {"customFunction": "a:b", "parallelToTraining": False}),

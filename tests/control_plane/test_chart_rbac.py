@@ -225,7 +225,7 @@ def build_objects(installation: Installation, number: int, uid: str) -> list[Obj
     attempt = Attempt(
         revision=1,
         number=number,
-        child=names.child_name("OfflineTraining", "clone", 1, number),
+        ray_job_name=names.child_name("OfflineTraining", "clone", 1, number),
         namespace=installation.served_namespace,
         uid=uid,
         spec_hash="0" * 16,

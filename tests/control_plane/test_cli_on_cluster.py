@@ -40,7 +40,7 @@ def training(api: ApiServer, namespace: str) -> Object:
             {"type": "Ready", "status": "False", "reason": "Unschedulable", "message": message}
             | transition_time
         ],
-        "runs": [{"revision": 1, "attempt": 1, "child": CHILD, "specHash": "ab"}],
+        "runs": [{"revision": 1, "attempt": 1, "rayJobName": CHILD, "specHash": "ab"}],
         "resolved": {"pools": {"learner": {"pods": {"value": 1, "reason": "spec.learners.replicas"}}}},
     }
     for pool, conditions in (

@@ -106,6 +106,16 @@ def stable_part(status: Any) -> Any:
         return [stable_part(entry) for entry in status]
     if not isinstance(status, dict):
         return status
-    moving = {"lastTransitionTime", "lastUpdated", "started", "finished", "heard", "admitted", "askedToStop"}
-    moving |= {"childUid", "activeSeconds", "observedGeneration"}
-    return {name: stable_part(value) for name, value in status.items() if name not in moving}
+    unstable_fields = {
+        "lastTransitionTime",
+        "lastReportTime",
+        "startTime",
+        "endTime",
+        "firstReportTime",
+        "admissionTime",
+        "stopRequestedTime",
+        "rayJobUID",
+        "activeSeconds",
+        "observedGeneration",
+    }
+    return {name: stable_part(value) for name, value in status.items() if name not in unstable_fields}

@@ -74,7 +74,7 @@ def test_spec_edited_during_refused_creation_is_used(team: Team, run_operator: R
     with run_operator(setup=SOONER):
         team.apply(recording(runners={"replicas": 4}))
         wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it is refused")
-        assert "rayJob" not in team.status(WALKS), "there is none"
+        assert "rayJobName" not in team.status(WALKS), "there is none"
         team.apply(recording(runners={"replicas": 1}))
         team.api.delete(path)
         wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")

@@ -80,17 +80,17 @@ WAY_OUT = "fix it, or remove its episode from the data"
         (
             "obs",
             [[0.0, None if row == 7 else 1.0] for row in range(21)],
-            f"'obs' holds a null where a number is expected; {WAY_OUT}",
+            f"'obs' holds a null: expected a number; {WAY_OUT}",
         ),
         (
             "obs",
             [[[0.0], None if row == 7 else [1.0]] for row in range(21)],
-            f"'obs' holds a null where a list is expected; {WAY_OUT}",
+            f"'obs' holds a null: expected a list; {WAY_OUT}",
         ),
         (
             "eps_id",
             with_null(steps()["eps_id"], 7),
-            "'eps_id' is null: every row needs the id of its episode",
+            "'eps_id' is null: every row requires the id of its episode",
         ),
         (
             "terminateds",
@@ -116,7 +116,7 @@ def test_what_is_odd_is_named_with_its_row_and_a_way_out(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([[1, 1] if row == 7 else [1] for row in range(21)], "has 2 numbers where the row before has 1"),
+        ([[1, 1] if row == 7 else [1] for row in range(21)], "has 2 numbers, but the row before has 1"),
         (with_null(["x"] * 21, 7), "is null"),
         (pa.array(range(21), pa.timestamp("us")), "is a column of timestamp"),
     ],
@@ -140,12 +140,12 @@ def test_a_null_in_a_list_has_its_row_in_scrambled_rows_too(tmp_path: Path, valu
     odd = [values[0], None]
     obs = [odd if row == 7 else values for row in range(21)]
     path = write(tmp_path, False, obs=obs, new_obs=[values] * 21)
-    with pytest.raises(DataError, match="row 8: 'obs' holds a null where a"):
+    with pytest.raises(DataError, match="row 8: 'obs' holds a null: expected a"):
         opened(path)
 
 
 def test_text_rewards_are_refused(tmp_path: Path, is_whole: bool) -> None:
-    with pytest.raises(DataError, match=r"row 0: 'rewards' is text.*[:;] make it a column of numbers"):
+    with pytest.raises(DataError, match=r"row 0: 'rewards' is text.*[:;] convert it to numbers"):
         opened(write(tmp_path, is_whole, rewards=["0.5"] * 21))
 
 

@@ -36,7 +36,7 @@ def test_an_unknown_read_option_is_refused_wherever_parquet_is_read(tmp_path, ca
     else:
         table = kit.table_of(kit.make_block([4, 7, 3]), tmp_path / "table")
         kit.write_files(path, kit.scrambled(table) if kind == "scrambled" else table)
-    with pytest.raises(DataError, match="Parquet takes no read options; got 'include_paths'"):
+    with pytest.raises(DataError, match="Parquet has no read options; got 'include_paths'"):
         open_reading(Reading((str(path),), options=ReadOptions(options={"include_paths": True})), cache=cache)
 
 

@@ -54,7 +54,7 @@ def test_silent_kuberay_and_missing_image_are_reported(kube: Kube) -> None:
 
 
 def test_pod_without_raylet_is_restarted(kube: Kube) -> None:
-    """Ray mistakes the end of its agent, which the kernel may kill for memory, for a stop: its pod goes on without it."""
+    """Ray mistakes the end of its agent, which the kernel may kill for memory, for a stop: its pod continues."""
     kube.apply(
         code_config_map(slow=slow_environment(0.2)),
         recording("walks", environment={"id": "slow:Slow"}, duration={"episodes": 400}, cluster=CODE_CLUSTER),

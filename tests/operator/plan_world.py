@@ -174,7 +174,7 @@ class World:
         raise AssertionError(f"does not come to rest: {self.status}")
 
     def _create(self, action: CreateAttempt) -> Iterator[None]:
-        attempt, child = action.attempt, action.attempt.child
+        attempt, child = action.attempt, action.attempt.ray_job_name
         attempt_facts = self.attempts.get(child, AttemptFacts(child))
         if attempt_facts.config_map is None:
             config_map = ConfigMapFacts(child, f"cm-{next(self._uids)}", attempt.uid, False)
@@ -224,7 +224,7 @@ class World:
     # -- what happens in the world ---------------------------------------------------------------------------
     @property
     def child(self) -> str:
-        return self.status["runs"][0]["child"]
+        return self.status["runs"][0]["rayJobName"]
 
     @property
     def attempt(self) -> AttemptFacts:
@@ -266,9 +266,9 @@ class World:
         before = config_map.report
         timestamp = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         report = Report(
-            beat=number or (1 if before is None else before.beat + 1),
-            at=timestamp,
-            moved=timestamp if moved or before is None else before.moved,
+            number=number or (1 if before is None else before.number + 1),
+            report_time=timestamp,
+            last_progress_time=timestamp if moved or before is None else before.last_progress_time,
             **{"stage": "Training", **fields},
         )
         moved_seen = self.now if moved or config_map.progress_seen_at is None else config_map.progress_seen_at

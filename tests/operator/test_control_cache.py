@@ -102,7 +102,9 @@ def test_recording_with_training_ref_is_affected_by_training() -> None:
 
 
 def report_data(beat: int, moved: str) -> dict[str, str]:
-    return {"report.json": json.dumps({"beat": beat, "at": CREATION_TIME, "moved": moved})}
+    return {
+        "report.json": json.dumps({"number": beat, "reportTime": CREATION_TIME, "lastProgressTime": moved})
+    }
 
 
 def test_new_beat_and_progress_record_their_time() -> None:

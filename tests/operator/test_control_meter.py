@@ -34,7 +34,9 @@ def facts(seconds: float, phase: str, fraction: float | None, **status: Any) -> 
     report = None
     if fraction is not None:
         progress = {"metrics": {"dataWaitShare": fraction}}
-        report = Report.model_validate({"beat": 1, "at": "t", "moved": "t", "progress": progress})
+        report = Report.model_validate(
+            {"number": 1, "reportTime": "t", "lastProgressTime": "t", "progress": progress}
+        )
     config_map = ConfigMapFacts("clone-t1-1", "c", "u", False, report=report)
     attempt = AttemptFacts("clone-t1-1", config_map=config_map, pods=pods)
     return Facts(
@@ -79,8 +81,8 @@ def test_end_of_attempt_is_counted_once_with_duration() -> None:
     count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
     total = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_sum", labels) or 0.0  # noqa: E731
     meter, before = RunMeter(), (count(), total())
-    running_entry = {"child": "clone-t1-1", "started": "2026-11-21T06:00:00Z"}
-    ended_entry = running_entry | {"outcome": "Lost", "finished": "2026-11-21T06:02:00Z"}
+    running_entry = {"rayJobName": "clone-t1-1", "startTime": "2026-11-21T06:00:00Z"}
+    ended_entry = running_entry | {"outcome": "Lost", "endTime": "2026-11-21T06:02:00Z"}
     meter.update(facts(0, "Running", None), {"runs": [running_entry]})
     at_end = replace(facts(120, "Running", None), status={"runs": [running_entry]})
     meter.update(at_end, {"runs": [ended_entry]})

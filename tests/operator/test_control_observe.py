@@ -89,7 +89,7 @@ def test_circular_reference_ends_when_one_resource_has_started() -> None:
         return [reference.state for facts in all_facts if facts is not None for reference in facts.references]
 
     assert states() == ["Circular", "Circular"]
-    status = {"runs": [{"revision": 1, "attempt": 1, "child": "clone-t1-1", "specHash": "h"}]}
+    status = {"runs": [{"revision": 1, "attempt": 1, "rayJobName": "clone-t1-1", "specHash": "h"}]}
     later = clone["metadata"] | {"resourceVersion": "8"}
     cache.put(kinds.TRAINING, clone | {"metadata": later, "status": status})
     assert states() == ["Unfinished", "Circular"], (

@@ -110,7 +110,7 @@ def test_pool_sizes_may_change_without_new_revision() -> None:
     assert world.condition("SpecDrift") is None
     world.end("Lost", "WorkerLost").settle()
     world.tick(60).settle()
-    assert world.status["runs"][0]["firstLearners"] == 1, "the global batch is that of the revision's start"
+    assert world.status["runs"][0]["initialLearners"] == 1, "the global batch is that of the revision's start"
 
 
 def test_waiting_change_is_reported_until_next_attempt() -> None:
@@ -129,7 +129,7 @@ def test_waiting_change_is_reported_until_next_attempt() -> None:
     world.tick(60).settle()
     world.up().beat().settle()
     assert (world.state, world.condition("ChangeWaiting")) == ("Running", None)
-    assert "fixed" not in world.status["runs"][1], "of attempts that are over it says nothing"
+    assert "operationalFields" not in world.status["runs"][1], "of attempts that are over it says nothing"
 
 
 def test_waiting_change_is_dropped_when_reverted_and_names_long_fields() -> None:
@@ -165,7 +165,7 @@ def test_uncreated_attempt_uses_current_spec_and_defaults() -> None:
     run = world.status["runs"][0]
     assert world.status["resolved"] == compute_sizes(create.resource, create.attempt.inputs).to_status()
     assert world.status["resolved"]["pools"]["learner"]["pods"]["value"] == 3
-    assert (run["image"], run["firstLearners"], run["specHash"]) == ("own:2", 3, create.attempt.spec_hash)
+    assert (run["image"], run["initialLearners"], run["specHash"]) == ("own:2", 3, create.attempt.spec_hash)
     assert run["specHash"] == spec_hash(validate_resource(world.manifest))
     assert run["inputs"]["defaults"]["image"] == "runtime:2"
     world.up().beat().end("Succeeded", "Succeeded").settle()

@@ -22,9 +22,9 @@ Happening = Callable[[World], object]
 def _has_live_job(world: World) -> bool:
     """Return True if the latest attempt's RayJob exists and the status knows it."""
     runs = world.status.get("runs", [])
-    attempt = world.attempts.get(runs[0]["child"]) if runs else None
+    attempt = world.attempts.get(runs[0]["rayJobName"]) if runs else None
     job = None if attempt is None else attempt.ray_job
-    return job is not None and not job.is_deleting and runs[0].get("childUid") == job.uid
+    return job is not None and not job.is_deleting and runs[0].get("rayJobUID") == job.uid
 
 
 def _can_report(world: World) -> bool:

@@ -215,7 +215,7 @@ def test_queued_attempt_has_no_deadline() -> None:
     world.job(is_suspended=False, deployment_status="")
     decision = world.settle()
     assert world.state == "Starting"
-    assert world.status["runs"][0]["admitted"] == "2026-11-21T08:00:00Z"
+    assert world.status["runs"][0]["admissionTime"] == "2026-11-21T08:00:00Z"
 
 
 def test_unobserved_queueing_does_not_count() -> None:
@@ -226,7 +226,7 @@ def test_unobserved_queueing_does_not_count() -> None:
     world.job(is_suspended=False, deployment_status="Initializing", started_at=world.now)
     world.tick(5).settle()
     assert world.state == "Starting"
-    assert world.status["runs"][0]["admitted"] == "2026-11-21T08:00:00Z"
+    assert world.status["runs"][0]["admissionTime"] == "2026-11-21T08:00:00Z"
 
 
 def test_preempted_attempt_is_queued_again_without_retry() -> None:
@@ -391,7 +391,7 @@ def test_checkpoint_resets_retries() -> None:
         assert world.status["runs"][0]["retries"] == 1
         world.up().tick(20).beat(checkpoint=CHECKPOINT).settle()  # that of the attempt before
         assert world.status["runs"][0]["retries"] == 1
-        new_checkpoint = CHECKPOINT.model_copy(update={"saved": format_timestamp(world.now)})
+        new_checkpoint = CHECKPOINT.model_copy(update={"save_time": format_timestamp(world.now)})
         world.beat(checkpoint=new_checkpoint).settle()
         assert world.status["runs"][0]["retries"] == 0
     world.end("Lost", "WorkerLost").settle()

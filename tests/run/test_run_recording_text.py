@@ -98,7 +98,7 @@ def test_what_csv_cannot_hold_is_refused_before_the_expert_is_trained(tmp_path: 
     policy: dict[str, Any] = {"train": {"stop": {"timesteps": 10**9}}}
     environment = {"id": "toy_environments:Frames"}
     resource = recording(tmp_path, output={"format": "CSV"}, environment=environment, policy=policy)
-    with pytest.raises(SpecError, match=r"output\.format is CSV: 'obs' has .* CSV takes 1,024 at most"):
+    with pytest.raises(SpecError, match=r"output\.format is CSV: 'obs' has .* CSV allows at most 1,024"):
         record(resource)
     assert list(tmp_path.glob("0*")) == []
 

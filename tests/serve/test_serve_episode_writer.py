@@ -365,7 +365,9 @@ def test_folder_with_other_content_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has the action space Discrete\(3\), expected Discrete\(4\)"):
         EpisodeWriter(tmp_path / "log", action_space=gym.spaces.Discrete(4))
     (tmp_path / "log/_hindcast/spec.json").write_text("{")
-    with pytest.raises(DataError, match=r"spec\.json, which says whose the folder is, is damaged: restore"):
+    with pytest.raises(
+        DataError, match=r"spec\.json, which names the owner of the folder, is damaged: restore"
+    ):
         EpisodeWriter(tmp_path / "log")
 
 

@@ -104,7 +104,7 @@ def test_scaled_actions_are_logged_in_module_units(tmp_path: Path) -> None:
 
 
 def test_episodes_have_separate_frames_and_recurrent_states(tmp_path: Path) -> None:
-    policy = make_policy(WALK, frameStack=2, recurrent="lstm", cellSize=4)
+    policy = make_policy(WALK, frameStack=2, recurrent="LSTM", cellSize=4)
     observations = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     with PolicyServer(policy, tmp_path / "log", explore=False) as server:
         first_id, second_id = server.start_episode(), server.start_episode()

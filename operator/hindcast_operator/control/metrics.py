@@ -62,10 +62,10 @@ class RunMeter:
 
 
 def _count_ends(facts: Facts, status: Mapping[str, Any]) -> None:
-    old_outcomes = {run.get("child"): run.get("outcome") for run in facts.status.get("runs") or ()}
+    old_outcomes = {run.get("rayJobName"): run.get("outcome") for run in facts.status.get("runs") or ()}
     for run in status.get("runs") or ():
-        if run.get("outcome") and run["child"] in old_outcomes and not old_outcomes[run["child"]]:
-            start_time, end_time = run.get("started"), run.get("finished")
+        if run.get("outcome") and run["rayJobName"] in old_outcomes and not old_outcomes[run["rayJobName"]]:
+            start_time, end_time = run.get("startTime"), run.get("endTime")
             if start_time and end_time:
                 seconds = (parse_time(end_time) - parse_time(start_time)).total_seconds()
                 RUN_SECONDS.labels(facts.kind, run["outcome"]).observe(seconds)

@@ -214,7 +214,7 @@ def _has_outcome(child: Child) -> bool:
 
 def _is_current(snapshot: cache.Resource, attempt: str) -> bool:
     runs = snapshot.status.get("runs") or [{}]
-    return runs[0].get("child") == attempt and not runs[0].get("outcome")
+    return runs[0].get("rayJobName") == attempt and not runs[0].get("outcome")
 
 
 def _has_started(snapshot: cache.Resource) -> bool:
@@ -235,7 +235,7 @@ def _input(snapshot: cache.Resource) -> ResolvedInput | None:
     status: Mapping[str, Any] = snapshot.status
     if snapshot.key.kind == kinds.TRAINING.name:
         checkpoint = status.get("checkpoint") or {}
-        path = checkpoint.get("best") or checkpoint.get("path")
+        path = checkpoint.get("bestPath") or checkpoint.get("path")
         return ResolvedInput(path=path) if path else None
     output = status.get("output") or {}
     names = ("episodes", "timesteps", "bytes", "memoryBytes", "digest")

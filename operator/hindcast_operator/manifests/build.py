@@ -104,7 +104,7 @@ def _render_attempt(
     attempt = Attempt(
         revision=resource.spec.revision,
         number=1,
-        child=child_name(resource.kind, resource.metadata.name, resource.spec.revision, 1),
+        ray_job_name=child_name(resource.kind, resource.metadata.name, resource.spec.revision, 1),
         namespace=namespace or "",
         spec_hash=spec_hash(source),
         inputs=inputs,
@@ -121,7 +121,7 @@ def _output(source: Resource, resource: Resource) -> ResolvedInput:
     if isinstance(resource, OfflineTraining):
         checkpoint = status.checkpoint if status is not None else None
         return ResolvedInput(
-            path=run_folder(resource) if checkpoint is None else checkpoint.best or checkpoint.path
+            path=run_folder(resource) if checkpoint is None else checkpoint.best_path or checkpoint.path
         )
     if status is None or status.output is None:
         return ResolvedInput(path=resource.spec.output.path)

@@ -38,7 +38,7 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
         user_path = env.get("PYTHONPATH", {}).get("value")
         env["PYTHONPATH"] = {"value": f"{CODE_FOLDER}:{user_path}" if user_path else CODE_FOLDER}
     env |= dict(
-        zip(RESERVED_VARIABLES, ({"value": attempt.child}, {"value": attempt.namespace}), strict=True)
+        zip(RESERVED_VARIABLES, ({"value": attempt.ray_job_name}, {"value": attempt.namespace}), strict=True)
     )
     return [{"name": name, **source} for name, source in env.items()]
 

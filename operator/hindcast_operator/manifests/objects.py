@@ -18,7 +18,7 @@ def metadata(
 ) -> dict[str, Any]:
     """Return the metadata of an attempt's own object. `extra_labels` never replace the operator's labels."""
     own_labels = labels(resource, attempt.revision, attempt.number)
-    return _metadata(resource, attempt, attempt.child, {**(extra_labels or {}), **own_labels})
+    return _metadata(resource, attempt, attempt.ray_job_name, {**(extra_labels or {}), **own_labels})
 
 
 def config_map(resource: Resource, attempt: Attempt) -> Manifest:
@@ -56,7 +56,7 @@ def role(resource: Resource, attempt: Attempt) -> Manifest:
                 "apiGroups": [""],
                 "resources": ["configmaps"],
                 # By name: an earlier attempt that still runs loses its access.
-                "resourceNames": [attempt.child],
+                "resourceNames": [attempt.ray_job_name],
                 "verbs": ["get", "patch"],
             }
         ],

@@ -42,7 +42,7 @@ _EXCLUDED_LABEL_PREFIXES: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "ap
 def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
     """Build the template of a pool's pods. Its first container is always the Ray container, named `ray`."""
     cluster = resource.spec.cluster
-    mounted_volumes = volumes(cluster, size, attempt.child)
+    mounted_volumes = volumes(cluster, size, attempt.ray_job_name)
     container = {
         "name": RAY_CONTAINER,
         **_image(cluster),

@@ -60,7 +60,7 @@ class LiveAttempt:
         job = self.facts.ray_job
         if job is None or job.owner_uid != self.uid:
             return None
-        return job if self.run.child_uid in (None, job.uid) else None
+        return job if self.run.ray_job_uid in (None, job.uid) else None
 
     @property
     def config_map(self) -> ConfigMapFacts | None:
@@ -82,7 +82,7 @@ def observe_attempt(
     facts: Facts, old: Status, revision: Revision, run: RunStatus, now: datetime
 ) -> LiveAttempt:
     """Return the observed attempt, with an entry that records the new observations."""
-    attempt_facts = facts.attempts.get(run.child, AttemptFacts(run.child))
+    attempt_facts = facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name))
     attempt = LiveAttempt(
         run=run,
         facts=attempt_facts,
@@ -93,7 +93,7 @@ def observe_attempt(
         now=now,
     )
     run = _update_run(attempt, was_queued=old.state == "Queued")
-    if attempt.job is None and run.child_uid is None:
+    if attempt.job is None and run.ray_job_uid is None:
         run = renew_run(facts, revision, run)
     return attempt.with_run(run)
 
@@ -103,18 +103,18 @@ def _update_run(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
     if job is None:
         return run
     changes: dict[str, str | int | None] = {}
-    if not job.is_deleting and run.child_uid is None:
-        changes["child_uid"] = job.uid
-    if attempt.report is not None and run.heard is None:
-        changes["heard"] = format_timestamp(attempt.now)
+    if not job.is_deleting and run.ray_job_uid is None:
+        changes["ray_job_uid"] = job.uid
+    if attempt.report is not None and run.first_report_time is None:
+        changes["first_report_time"] = format_timestamp(attempt.now)
     if _has_saved_checkpoint(attempt):
         changes["retries"] = 0
     if is_queued(job):
-        if run.heard is None:
-            changes["admitted"] = None
-    elif run.admitted is None:
+        if run.first_report_time is None:
+            changes["admission_time"] = None
+    elif run.admission_time is None:
         admission_time = job.created_at if job.started_at is None else max(job.created_at, job.started_at)
-        changes["admitted"] = format_timestamp(attempt.now if was_queued else admission_time)
+        changes["admission_time"] = format_timestamp(attempt.now if was_queued else admission_time)
     return run.model_copy(update=changes)
 
 
@@ -122,7 +122,7 @@ def _has_saved_checkpoint(attempt: LiveAttempt) -> bool:
     """Return True if the attempt has saved a checkpoint of its own."""
     # Both times are timestamps in the same format: their order as text is their order in time.
     checkpoint = None if attempt.report is None else attempt.report.checkpoint
-    return checkpoint is not None and (checkpoint.saved or "") > (attempt.run.started or "")
+    return checkpoint is not None and (checkpoint.save_time or "") > (attempt.run.start_time or "")
 
 
 # -- what exists --------------------------------------------------------------------------------------------
@@ -177,17 +177,17 @@ Deadline = Callable[[LiveAttempt], datetime | None]
 
 def start_deadline(attempt: LiveAttempt) -> datetime | None:
     """Return until when the attempt must report first, counted from its admission; None while it is queued."""
-    if attempt.run.admitted is None or attempt.run.heard is not None:
+    if attempt.run.admission_time is None or attempt.run.first_report_time is not None:
         return None
-    return after(parse_time(attempt.run.admitted), attempt.policy.start_deadline_seconds)
+    return after(parse_time(attempt.run.admission_time), attempt.policy.start_deadline_seconds)
 
 
 def active_deadline(attempt: LiveAttempt) -> datetime | None:
     """Return until when all attempts together may run; queued and suspended time does not count."""
     limit = attempt.policy.active_deadline_seconds
-    if limit is None or attempt.run.admitted is None:
+    if limit is None or attempt.run.admission_time is None:
         return None
-    return after(parse_time(attempt.run.admitted), limit - attempt.run.active_seconds)
+    return after(parse_time(attempt.run.admission_time), limit - attempt.run.active_seconds)
 
 
 def heartbeat_deadline(attempt: LiveAttempt) -> datetime | None:
@@ -228,6 +228,6 @@ def final_report_deadline(attempt: LiveAttempt) -> datetime | None:
 
 def stop_deadline(attempt: LiveAttempt) -> datetime | None:
     """Return until when an attempt that was asked to save a checkpoint must stop."""
-    if attempt.run.asked_to_stop is None:
+    if attempt.run.stop_requested_time is None:
         return None
-    return after(parse_time(attempt.run.asked_to_stop), attempt.policy.suspend_grace_seconds)
+    return after(parse_time(attempt.run.stop_requested_time), attempt.policy.suspend_grace_seconds)

@@ -86,7 +86,7 @@ def _supersede_runs(runs: Sequence[RunStatus], revision: int, now: datetime) -> 
 
 
 def _report(facts: Facts, run: RunStatus | None) -> Report | None:
-    attempt = None if run is None else facts.attempts.get(run.child)
+    attempt = None if run is None else facts.attempts.get(run.ray_job_name)
     config_map = None if attempt is None else owned_config_map(attempt, facts.uid)
     return None if config_map is None else config_map.report
 

@@ -94,7 +94,7 @@ def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults
     used_defaults: Mapping[str, Any] = attempts[0].inputs.get(DEFAULTS_KEY, {})
     pins: dict[str, Any] = {"storage_root": used_defaults.get("storageRoot", defaults.storage_root)}
     # Until an attempt has reported from the image, a corrected default may repair the run.
-    if any(run.heard for run in attempts):
+    if any(run.first_report_time for run in attempts):
         cluster = defaults.cluster.model_copy(update={"image": None, "ray_version": None})
         pins |= {
             "image": used_defaults.get("image"),
@@ -135,13 +135,13 @@ def change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | 
         resource: as the user wrote it; None if it is not valid.
         run: the revision's latest attempt.
     """
-    if resource is None or run is None or run.outcome is not None or not run.fixed:
+    if resource is None or run is None or run.outcome is not None or not run.operational_fields:
         return None
     current_fields = fixed_fields(resource)
     changes = [
-        _change(path, current_fields.get(path), run.fixed.get(path))
-        for path in sorted(current_fields.keys() | run.fixed.keys())
-        if current_fields.get(path) != run.fixed.get(path)
+        _change(path, current_fields.get(path), run.operational_fields.get(path))
+        for path in sorted(current_fields.keys() | run.operational_fields.keys())
+        if current_fields.get(path) != run.operational_fields.get(path)
     ]
     if not changes:
         return None
@@ -228,15 +228,15 @@ def new_run(
     assert revision.spec_hash is not None, "no attempt without a valid spec"
     creation_fields = _creation_fields(facts, revision)
     if previous is not None:
-        creation_fields["first_learners"] = previous.first_learners
+        creation_fields["initial_learners"] = previous.initial_learners
     return RunStatus(
         revision=revision.number,
         attempt=number,
-        child=child_name(facts.kind, facts.name, revision.number, number),
+        ray_job_name=child_name(facts.kind, facts.name, revision.number, number),
         inputs=_inputs(facts, previous, revision.defaults),
         retries=0 if previous is None else num_losses(previous),
         active_seconds=0 if previous is None else active_seconds(previous, now),
-        started=format_timestamp(now),
+        start_time=format_timestamp(now),
         **creation_fields,
     )
 
@@ -247,9 +247,9 @@ def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
         return run
     creation_fields = _creation_fields(facts, revision)
     if revision.drift is not None:  # the attempt is not created from the changed spec
-        return run.model_copy(update={"fixed": creation_fields["fixed"]})
+        return run.model_copy(update={"operational_fields": creation_fields["operational_fields"]})
     if run.attempt > 1:
-        creation_fields["first_learners"] = run.first_learners
+        creation_fields["initial_learners"] = run.initial_learners
     inputs = {**run.inputs, DEFAULTS_KEY: _fixed_defaults(revision.defaults)}
     return run.model_copy(update={**creation_fields, "inputs": inputs})
 
@@ -262,6 +262,8 @@ def _creation_fields(facts: Facts, revision: Revision) -> dict[str, Any]:
         "spec_hash": revision.spec_hash,
         "course_hash": revision.course_hash,
         "image": resource.spec.cluster.image,
-        "first_learners": resource.spec.learners.replicas if isinstance(resource, OfflineTraining) else None,
-        "fixed": {} if facts.resource is None else fixed_fields(facts.resource),
+        "initial_learners": resource.spec.learners.replicas
+        if isinstance(resource, OfflineTraining)
+        else None,
+        "operational_fields": {} if facts.resource is None else fixed_fields(facts.resource),
     }

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from hindcast.api import Resource
-from hindcast.api.attempt import WAITED_OUT, Attempt, ResolvedInput
+from hindcast.api.attempt import UNCOUNTED_REASON, Attempt, ResolvedInput
 from hindcast.api.base import FIXED, LOCATION, Mark, Model
 from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
@@ -44,7 +44,7 @@ def watched_children(kind: str, name: str, resource: Resource | None, status: St
     revision = resource.spec.revision if resource is not None else 1
     if status.runs:
         revision = max(revision, status.runs[0].revision)
-    latest = [status.runs[0].child] if status.runs else []
+    latest = [status.runs[0].ray_job_name] if status.runs else []
     return (*latest, child_name(kind, name, revision, next_number(status.runs, revision)))
 
 
@@ -64,8 +64,8 @@ def end_run(run: RunStatus, outcome: Outcome, reason: Reason, message: str, now:
             "outcome": outcome,
             "reason": reason.value,
             "message": message,
-            "finished": format_timestamp(now),
-            "fixed": {},
+            "end_time": format_timestamp(now),
+            "operational_fields": {},
         }
     )
 
@@ -94,7 +94,7 @@ def describe_attempt(run: RunStatus, facts: Facts) -> Attempt:
     return Attempt(
         revision=run.revision,
         number=run.attempt,
-        child=run.child,
+        ray_job_name=run.ray_job_name,
         namespace=facts.namespace,
         uid=facts.uid,
         spec_hash=run.spec_hash,
@@ -137,15 +137,15 @@ def _digest(model: Model, name: str) -> str:
 
 def num_losses(run: RunStatus) -> int:
     """Return how many attempts of the revision were lost, this one included, unavailable storage not counted."""
-    return run.retries + (run.outcome == "Lost" and run.reason != WAITED_OUT)
+    return run.retries + (run.outcome == "Lost" and run.reason != UNCOUNTED_REASON)
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
     """Return for how many seconds the revision's attempts, this one included, had nodes or waited outside a queue."""
-    if run.admitted is None:
+    if run.admission_time is None:
         return run.active_seconds
-    end = parse_time(run.finished) if run.finished is not None else now
-    return run.active_seconds + max(0, int((end - parse_time(run.admitted)).total_seconds()))
+    end = parse_time(run.end_time) if run.end_time is not None else now
+    return run.active_seconds + max(0, int((end - parse_time(run.admission_time)).total_seconds()))
 
 
 def retry_time(run: RunStatus) -> datetime:
@@ -155,9 +155,9 @@ def retry_time(run: RunStatus) -> datetime:
     Each pause is up to a quarter longer or shorter.
     """
     seconds = STORAGE_PAUSE_SECONDS
-    if run.reason != WAITED_OUT:
+    if run.reason != UNCOUNTED_REASON:
         seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(num_losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
     # Runs that one node took down must not all come back at once. The jitter is a hash of the lost attempt's name, not
     # random: a restarted operator computes the same pause.
-    fraction = int.from_bytes(hashlib.sha256(run.child.encode()).digest()[:4]) / 2**32
-    return after(parse_time(run.finished or ""), round(seconds * (0.75 + fraction / 2)))
+    fraction = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32
+    return after(parse_time(run.end_time or ""), round(seconds * (0.75 + fraction / 2)))

@@ -87,7 +87,7 @@ class Case:
 def live_situation(case: Case, attempt: LiveAttempt) -> Situation:
     """Return the situation of the live attempt; remaining objects of earlier attempts are deleted."""
     situation = _situation_by_state(case.with_run(attempt.run), attempt)
-    deletions = _deletions(case, kept_child=attempt.run.child)
+    deletions = _deletions(case, kept_child=attempt.run.ray_job_name)
     return replace(situation, actions=(*deletions, *situation.actions, *_deadline_actions(attempt)))
 
 
@@ -101,14 +101,14 @@ def _situation_by_state(case: Case, attempt: LiveAttempt) -> Situation:
     run = attempt.run
     if attempt.job is None:
         return _not_created(case, attempt)
-    if run.asked_to_stop is not None:
+    if run.stop_requested_time is not None:
         return _suspending(case, attempt)
     if is_queued(attempt.job):
-        message = f"RayJob {run.child} is queued by Kueue; no deadline applies while it waits"
+        message = f"RayJob {run.ray_job_name} is queued by Kueue; no deadline applies while it waits"
         return case.situation(
             "Queued", Reason.QUEUED, message, cluster_ready=Check(False, Reason.QUEUED, message)
         )
-    if attempt.report is None and run.heard is None:
+    if attempt.report is None and run.first_report_time is None:
         return _starting(case, attempt)
     return _running(case, attempt)
 
@@ -122,7 +122,7 @@ def _deadline_actions(attempt: LiveAttempt) -> tuple[Action, ...]:
     changes = {
         name: expected.get(name) for name in DEADLINE_FIELDS if expected.get(name) != job.deadlines.get(name)
     }
-    return (SetDeadlines(attempt.run.child, changes),)
+    return (SetDeadlines(attempt.run.ray_job_name, changes),)
 
 
 def _not_created(case: Case, attempt: LiveAttempt) -> Situation:
@@ -150,7 +150,7 @@ def _suspending(case: Case, attempt: LiveAttempt) -> Situation:
         "Suspending",
         Reason.SUSPENDING,
         "The attempt was asked to save a checkpoint and stop; its pods are deleted afterwards",
-        *(() if is_asked else (SetIntent(attempt.run.child, CHECKPOINT),)),
+        *(() if is_asked else (SetIntent(attempt.run.ray_job_name, CHECKPOINT),)),
         cluster_ready=_cluster_ready(attempt),
         requeue_at=next_deadline(attempt),
     )
@@ -193,7 +193,7 @@ def _cluster_ready(attempt: LiveAttempt) -> Check:
     """Return the condition ClusterReady; it still names what killed the head's pod after that pod is gone."""
     if attempt.diagnosis is not None:
         return Check(False, attempt.diagnosis.reason, _sentence(attempt.diagnosis.message))
-    if attempt.run.heard is None:
+    if attempt.run.first_report_time is None:
         return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
     old = attempt.cluster_condition
     if old is not None and old.status == "False" and old.reason in POD_LOSSES and attempt.head is None:
@@ -226,14 +226,14 @@ def finished_situation(case: Case, run: RunStatus) -> Situation:
     """Return the situation of a finished run: its status is kept, and so is its RayJob once it uses no nodes."""
     state: State = "Succeeded" if run.outcome == "Succeeded" else "Failed"
     reason = Reason.SUCCEEDED if state == "Succeeded" else Reason.of(run.reason or Reason.INTERNAL_ERROR)
-    actions = _deletions(case, kept_child=run.child)
-    job = case.facts.attempts.get(run.child, AttemptFacts(run.child)).ray_job
+    actions = _deletions(case, kept_child=run.ray_job_name)
+    job = case.facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name)).ray_job
     recheck_time = None
     if job is not None and job.is_current(case.facts.uid) and not is_over(job):
-        due = after(parse_time(run.finished or ""), ENDING_SECONDS)
+        due = after(parse_time(run.end_time or ""), ENDING_SECONDS)
         recheck_time = due if run.reason not in _OPERATOR_STOPS and case.now < due else None
         if recheck_time is None:
-            actions = (*actions, DeleteAttempt(run.child, keep_config_map=True))
+            actions = (*actions, DeleteAttempt(run.ray_job_name, keep_config_map=True))
     message = run.message or "Done"
     if state == "Failed" and "spec.revision" not in message:
         message = f"{message.rstrip('.')}. Fix this, then raise spec.revision to run again"
