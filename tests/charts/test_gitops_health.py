@@ -23,12 +23,12 @@ ARGO_HEALTH = {"InProgress": "Progressing", "Failed": "Degraded", "Current": "He
 
 def argo_verdict(verdict: Verdict) -> str:
     """Return Argo CD's health: Healthy if the resource runs or is done, Suspended if it is suspended."""
-    return "Suspended" if verdict.suspended else ARGO_HEALTH[verdict.kstatus]
+    return "Suspended" if verdict.is_suspended else ARGO_HEALTH[verdict.kstatus]
 
 
 def flux_verdict(verdict: Verdict) -> str:
     """Return Flux's verdict: Current only if the resource is done or suspended."""
-    runs = verdict.kstatus == "Current" and not (verdict.finished or verdict.suspended)
+    runs = verdict.kstatus == "Current" and not (verdict.is_finished or verdict.is_suspended)
     return "InProgress" if runs else verdict.kstatus
 
 
