@@ -83,6 +83,7 @@ def _columns(kind: Kind) -> list[dict[str, Any]]:
         "Algorithm": algorithm,
         "Progress": ".status.progress.summary",
         "Return": ".status.progress.episodeReturn",
+        # The operator writes the newest run first, and server-side apply keeps its order (checked with 1.34).
         "Attempt": ".status.runs[0].attempt",
         "Age": ".metadata.creationTimestamp",
     }
@@ -97,6 +98,7 @@ def _columns(kind: Kind) -> list[dict[str, Any]]:
 
 def _selectable_fields(kind: Kind) -> list[dict[str, str]]:
     """List what `kubectl get --field-selector` may select by."""
+    # The API server allows at most eight, each with one value per object.
     algorithm = ".spec.algorithm" if kind is OfflineTraining else ".spec.policy.train.algorithm"
     paths = (".status.state", ".spec.suspend", algorithm, ".spec.cluster.scheduling.queueName")
     return [{"jsonPath": path} for path in paths]

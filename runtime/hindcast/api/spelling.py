@@ -48,6 +48,7 @@ class YamlWords:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
+        # `options` rebuilds models from JSON schemas alone, so these must have both spellings.
         python = handler(schema)
         values = python["enum"] if "enum" in python else [python["const"]]
         return {"type": "string", "enum": list(self.words), _PYTHON: list(values)}

@@ -226,6 +226,7 @@ class Curves:
 
 def _offline_evaluation(result: Result) -> Result:
     """Return the offline evaluation of a result; empty if it has none."""
+    # A user's evaluation function may return a metric with this name, which is a number.
     evaluation = result.get("evaluation")
     offline = evaluation.get("offline") if isinstance(evaluation, Mapping) else None
     return offline if isinstance(offline, Mapping) else {}

@@ -133,7 +133,7 @@ def _html(page: Page, rendered_sections: Sequence[tuple[str, Sequence[_RenderedP
 
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
+        autoescape=True,  # messages and resources contain the user's text
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

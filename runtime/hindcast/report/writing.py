@@ -190,6 +190,7 @@ def _summarise_exported(folder: Location, manifest: Manifest) -> Summary:
     files = manifest.files
     episodes, timesteps = sum(file.episodes for file in files), sum(file.timesteps for file in files)
     sample = files[:: max(1, timesteps // SAMPLE_STEPS)]
+    # Not in the user's cache: no later reading of the whole recording may find this part of it.
     with TemporaryDirectory() as cache:
         reading = Reading(tuple(folder.child(file.path) for file in sample))
         summary = summarise(open_data(reading, cache=cache))
