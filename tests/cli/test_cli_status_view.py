@@ -297,7 +297,7 @@ def test_json_document_has_content_of_screen() -> None:
     assert (document["state"], document["since"]) == ("Running", "2026-11-21T06:02:00Z")
     assert document["retries"] == {"used": 1, "allowed": None}
     pools = {pool["pool"]: pool for pool in document["pools"]}
-    assert (pools["data"]["wanted"], pools["data"]["ready"]) == ("2 to 8", 0)
+    assert (pools["data"]["desired"], pools["data"]["ready"]) == ("2 to 8", 0)
     (learner,) = pools["learner"]["pods"]
     assert learner["problem"].endswith("add GPU nodes or lower spec.learners.gpus")
     assert document["progress"] == PROGRESS

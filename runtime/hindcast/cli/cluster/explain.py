@@ -46,13 +46,13 @@ class PoolRow:
     """A pool: desired and actual pods.
 
     Attributes:
-        wanted: desired number of pods: `2`, or `2 to 8` for an autoscaled pool; None if unknown.
+        desired: desired number of pods: `2`, or `2 to 8` for an autoscaled pool; None if unknown.
         size: size of a pod: `cpu`, `gpus`, `memory`, as far as known.
         reasons: reason for each number.
     """
 
     pool: str
-    wanted: str | None
+    desired: str | None
     size: Mapping[str, Any]
     reasons: Mapping[str, str]
     pods: tuple[PodRow, ...] = ()
@@ -64,7 +64,7 @@ class PoolRow:
     @property
     def is_complete(self) -> bool:
         """True if the pool's minimum number of pods is ready; all its pods, if that number is unknown."""
-        fewest = len(self.pods) if self.wanted is None else int(self.wanted.split()[0])
+        fewest = len(self.pods) if self.desired is None else int(self.desired.split()[0])
         return self.num_ready >= fewest
 
 
@@ -235,7 +235,7 @@ def _pool(pool: str, numbers: Raw, pods: Sequence[PodRow]) -> PoolRow:
     num_pods = (numbers.get("pods") or {}).get("value")
     return PoolRow(
         pool=pool,
-        wanted=None if num_pods is None else str(num_pods),
+        desired=None if num_pods is None else str(num_pods),
         size={name: numbers[name]["value"] for name in _SIZES if name in numbers},
         reasons={name: str(about.get("reason", "")) for name, about in numbers.items()},
         pods=tuple(pods),

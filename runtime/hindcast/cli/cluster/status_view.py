@@ -191,7 +191,7 @@ def _pools(pools: tuple[PoolRow, ...]) -> RenderableType:
     lines: list[RenderableType] = []
     for pool in pools:
         colour = "green" if pool.is_complete else "yellow"
-        of = "" if pool.wanted is None else f" of {pool.wanted}"
+        of = "" if pool.desired is None else f" of {pool.desired}"
         count_text = Text(f"{pool.num_ready}{of} ready", style=colour)
         table.add_row(pool.pool, count_text, _size(pool.size), pool.reasons.get("memory", ""))
         lines += _pods(pool)
