@@ -81,11 +81,12 @@ class ActorCritic(Algorithm):
         action = outputs[:, :1].tanh()
         value = nets["critic"](torch.cat([nets["dropout"](batch["obs"]), action], -1)).squeeze(-1)
         with torch.no_grad():
-            wanted = (
+            value_target = (
                 nets["target"](torch.cat([batch["obs"], action], -1)).squeeze(-1) * 0.9 + batch["y"] + noise
             )
         return Losses(
-            {"actor": -value.mean(), "critic": (value - wanted).square().mean()}, {"value": value.mean()}
+            {"actor": -value.mean(), "critic": (value - value_target).square().mean()},
+            {"value": value.mean()},
         )
 
     def after_update(self, nets, step):

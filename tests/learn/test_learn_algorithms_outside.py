@@ -19,22 +19,22 @@ INPUTS = ModelInputs(
 KINDS = pytest.mark.parametrize("kind", [IQL, DQN])
 
 
-def learner(kind, seed=0, **options):
+def make_learner(kind, seed=0, **options):
     algorithm = kind(kind.Options(**options))
     return Learner(algorithm, new_networks(algorithm, INPUTS, seed), seed=seed)
 
 
 def batch(number, size=64):
     """An action is rewarded with 1 where it is the colour; half of the steps end their episode."""
-    source = torch.Generator().manual_seed(number)
-    place = torch.rand(2, size, 2, generator=source) * 2 - 1
-    colour, following, actions = torch.randint(3, (3, size), generator=source)
-    terminateds = torch.rand(size, generator=source) < 0.5
+    generator = torch.Generator().manual_seed(number)
+    place = torch.rand(2, size, 2, generator=generator) * 2 - 1
+    colour, next_colour, actions = torch.randint(3, (3, size), generator=generator)
+    terminateds = torch.rand(size, generator=generator) < 0.5
     return {
         "obs/place": place[0],
         "obs/colour": colour,
         "new_obs/place": place[1],
-        "new_obs/colour": following,
+        "new_obs/colour": next_colour,
         "actions": actions,
         "rewards": (colour == actions).float(),
         "terminateds": terminateds,
@@ -43,44 +43,44 @@ def batch(number, size=64):
     }
 
 
-def trained(kind, updates, **options):
-    ours = learner(kind, **options)
+def train(kind, updates, **options):
+    learner = make_learner(kind, **options)
     for number in range(updates):
-        ours.update(batch(number))
-    return ours
+        learner.update(batch(number))
+    return learner
 
 
 @KINDS
-def test_they_learn_which_action_is_rewarded(kind):
-    ours = trained(kind, 300)
-    ours.metrics()
-    seen = batch(1000)
-    policy = ours.nets["policy"]
-    chosen = policy.distribution(policy.forward_inference(seen)["action_dist_inputs"]).mode()
-    assert (chosen == seen["obs/colour"]).float().mean() > 0.95
+def test_custom_algorithm_learns_the_rewarded_action(kind):
+    learner = train(kind, 300)
+    learner.metrics()
+    test_batch = batch(1000)
+    policy = learner.nets["policy"]
+    actions = policy.distribution(policy.forward_inference(test_batch)["action_dist_inputs"]).mode()
+    assert (actions == test_batch["obs/colour"]).float().mean() > 0.95
 
 
-def test_one_backward_pass_gives_what_three_give():
-    assert same(trained(IQL, 10, joint=True), trained(IQL, 10, joint=False))
+def test_joint_backward_pass_equals_separate_passes():
+    assert is_same_state(train(IQL, 10, joint=True), train(IQL, 10, joint=False))
 
 
 @KINDS
-def test_targets_follow_slowly_and_are_never_trained(kind):
-    ours = learner(kind)
+def test_target_networks_follow_by_tau_and_are_never_trained(kind):
+    learner = make_learner(kind)
     name = "targets" if kind is IQL else "target"
-    before = {key: tensor.clone() for key, tensor in ours.nets[name].state_dict().items()}
-    ours.update(batch(0))
-    ours.nets.train()
-    moved = ours.nets[name].state_dict()
-    critics = (ours.nets["critics"] if kind is IQL else ours.nets["policy"].values).state_dict()
+    before = {key: tensor.clone() for key, tensor in learner.nets[name].state_dict().items()}
+    learner.update(batch(0))
+    learner.nets.train()
+    weights = learner.nets[name].state_dict()
+    critics = (learner.nets["critics"] if kind is IQL else learner.nets["policy"].values).state_dict()
     for key, tensor in before.items():
-        torch.testing.assert_close(moved[key], tensor + 0.05 * (critics[key] - tensor))
-    assert not any(module.training for module in ours.nets[name].modules())
+        torch.testing.assert_close(weights[key], tensor + 0.05 * (critics[key] - tensor))
+    assert not any(module.training for module in learner.nets[name].modules())
 
 
-def same(first, second):
-    one, other = first.state(), second.state()
-    assert one.tensors.keys() == other.tensors.keys()
-    return one.meta == other.meta and all(
-        torch.equal(one.tensors[name], other.tensors[name]) for name in one.tensors
+def is_same_state(first, second):
+    first_state, second_state = first.state(), second.state()
+    assert first_state.tensors.keys() == second_state.tensors.keys()
+    return first_state.meta == second_state.meta and all(
+        torch.equal(first_state.tensors[name], second_state.tensors[name]) for name in first_state.tensors
     )
