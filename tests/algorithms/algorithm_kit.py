@@ -17,15 +17,15 @@ WIDE = gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 1]), dtype=np.float32)
 LENGTHS = np.array([5, 1, 9], dtype=np.int64)
 
 
-def made(name, config=None, action_space=BOX, seed=0, **model):
+def build_algorithm(name, config=None, action_space=BOX, seed=0, **model):
     """The algorithm and its networks. Copies are not equal to what they follow, so that formulas tell them apart."""
     algorithm = build(name, config or {})
     inputs = ModelInputs(OBS, action_space, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     nets = new_networks(algorithm, inputs, seed)
     generator = torch.Generator().manual_seed(seed + 1)
-    for each in nets.parameters():
-        if not each.requires_grad:
-            each.add_(torch.randn(each.shape, generator=generator), alpha=0.3)
+    for parameter in nets.parameters():
+        if not parameter.requires_grad:
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
     return algorithm, nets
 
 
@@ -71,5 +71,5 @@ def step(updates=0, seed=0):
 
 def stages(algorithm, nets, batch, at=None):
     """The losses of an update, stage by stage; nothing moves between them."""
-    found = algorithm.losses(nets, batch, at or step())
-    return [found] if isinstance(found, Losses) else list(found)
+    losses = algorithm.losses(nets, batch, at or step())
+    return [losses] if isinstance(losses, Losses) else list(losses)

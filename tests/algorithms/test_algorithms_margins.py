@@ -47,7 +47,7 @@ def mixed(tmp_path_factory):
 
 def mean_return(folder, data, algorithm, config, **of_input):
     """Of policies that sample their actions, as they were recorded: the mode of half noise is no noise."""
-    found = []
+    returns = []
     for seed in range(repeats(1, soak=3)):
         resource = training(
             folder / f"{algorithm}{seed}",
@@ -62,17 +62,17 @@ def mean_return(folder, data, algorithm, config, **of_input):
             stop={"updates": 1000},
             seed=seed,
         )
-        found.append(train(resource).metrics["episode_return_mean"])
-    return float(np.mean(found))
+        returns.append(train(resource).metrics["episode_return_mean"])
+    return float(np.mean(returns))
 
 
-def test_marwil_and_the_top_fraction_beat_cloning_all(mixed, tmp_path):
-    cloned = mean_return(tmp_path / "all", mixed, "BC", {})
+def test_marwil_and_top_fraction_beat_cloning_all_episodes(mixed, tmp_path):
+    bc_return = mean_return(tmp_path / "all", mixed, "BC", {})
     top = mean_return(tmp_path / "top", mixed, "BC", {}, top=0.05)
-    preferred = mean_return(tmp_path / "preferred", mixed, "MARWIL", {"beta": 3.0})
-    print(cloned, top, preferred)
-    assert top >= cloned + MARGIN
-    assert preferred >= cloned + MARGIN
+    marwil_return = mean_return(tmp_path / "preferred", mixed, "MARWIL", {"beta": 3.0})
+    print(bc_return, top, marwil_return)
+    assert top >= bc_return + MARGIN
+    assert marwil_return >= bc_return + MARGIN
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +98,10 @@ def swings(tmp_path_factory):
     ],
     ids=lambda run: run[0],
 )
-def test_it_is_better_than_what_was_recorded_and_than_rllibs_example(run, swings, tmp_path):
+def test_algorithm_beats_the_recorded_policy_and_rllibs_example(run, swings, tmp_path):
     """The last number is the return at which RLlib's tuned example stops, in whichever evaluation it is reached."""
     algorithm, config, model, rllib = run
-    recorded = returns_of(swings)
+    recorded_returns = returns_of(swings)
     last, best = [], []
     for seed in range(2):
         resource = training(
@@ -119,8 +119,8 @@ def test_it_is_better_than_what_was_recorded_and_than_rllibs_example(run, swings
         returns = evaluations(train(resource).folder)
         last.append(returns[-1])
         best.append(max(returns))
-    print(algorithm, recorded, last, best)
-    assert np.mean(last) >= recorded + BETTER
+    print(algorithm, recorded_returns, last, best)
+    assert np.mean(last) >= recorded_returns + BETTER
     assert rllib is None or np.mean(best) >= rllib
 
 

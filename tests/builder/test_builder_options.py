@@ -1305,5 +1305,5 @@ def test_import_is_light() -> None:
 def test_an_algorithm_that_does_not_fit_the_actions_is_no_fault_of_an_option(tmp_path: Path) -> None:
     config = CQLConfig().environment("CartPole-v1").offline_data(input_=[str(tmp_path)])
     record(recording(tmp_path, environment=CARTPOLE))
-    with pytest.raises(SpecError, match=r"^CQL needs continuous actions"):
+    with pytest.raises(SpecError, match=r"^CQL requires continuous actions"):
         config.build()

@@ -43,10 +43,12 @@ def rllib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
         def run(script: str, *arguments: object) -> str:
             command = [str(warm.folder / "python"), str(HERE / script), *map(str, arguments)]
-            done = subprocess.run(
+            completed = subprocess.run(
                 command, capture_output=True, text=True, env=environment, cwd=folder, check=False, timeout=900
             )
-            assert done.returncode == 0, f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-            return done.stdout.strip().splitlines()[-1]
+            assert completed.returncode == 0, (
+                f"{script} failed:\n{completed.stdout[-2000:]}\n{completed.stderr[-4000:]}"
+            )
+            return completed.stdout.strip().splitlines()[-1]
 
         yield run

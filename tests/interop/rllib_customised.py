@@ -23,7 +23,7 @@ import customised_pieces as pieces
 SPACES = (gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), gym.spaces.Discrete(2))
 
 
-class Own(BCConfig):
+class CustomConnectorConfig(BCConfig):
     def build_learner_connector(self, *args, **kwargs):
         pipeline = super().build_learner_connector(*args, **kwargs)
         pipeline.append(pieces.last_piece(ConnectorV2)())
@@ -31,11 +31,13 @@ class Own(BCConfig):
 
 
 def main():
-    scaled = pieces.connector(ConnectorV2)
+    connector_class = pieces.connector(ConnectorV2)
     config = (
-        Own()
+        CustomConnectorConfig()
         .environment(observation_space=SPACES[0], action_space=SPACES[1])
-        .learners(learner_connector=lambda observations, actions: scaled(observations, actions, scale=3.0))
+        .learners(
+            learner_connector=lambda observations, actions: connector_class(observations, actions, scale=3.0)
+        )
     )
     spec = MultiRLModuleSpec(
         rl_module_specs={
@@ -47,8 +49,8 @@ def main():
             )
         }
     )
-    halved = pieces.prelearner(OfflinePreLearner, SingleAgentEpisode)
-    learner = halved(config=config.rl_module(rl_module_spec=spec), spaces=SPACES)
+    prelearner_class = pieces.prelearner(OfflinePreLearner, SingleAgentEpisode)
+    learner = prelearner_class(config=config.rl_module(rl_module_spec=spec), spaces=SPACES)
     table = pq.read_table(sys.argv[1])
     batch = learner({name: np.array(table[name].to_pylist()) for name in table.column_names})
     np.savez(sys.argv[2], **{name: np.asarray(value) for name, value in batch.items()})

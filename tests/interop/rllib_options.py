@@ -41,11 +41,11 @@ SETTERS = (
 
 
 def main():
-    found = {}
+    options = {}
     for name, module in CONFIGS.items():
         kind = getattr(import_module(f"ray.rllib.algorithms.{module}"), name)
         config = AlgorithmConfig() if kind is AlgorithmConfig else kind()
-        found[name] = {
+        options[name] = {
             "methods": {method: options_of(kind, method) for method in SETTERS if hasattr(kind, method)},
             "attributes": {key: plain(value) for key, value in vars(config).items() if key[0] != "_"},
             "own": sorted(
@@ -54,7 +54,7 @@ def main():
                 if key[0] != "_" and callable(getattr(kind, key)) and key not in SETTERS
             ),
         }
-    print(json.dumps(found))
+    print(json.dumps(options))
 
 
 def options_of(kind, method):

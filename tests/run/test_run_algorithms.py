@@ -216,13 +216,13 @@ def test_an_update_reads_nothing_from_the_device(
     name: str, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a device never waits for Python, and an update can be captured."""
-    move = Learner._moved
+    move = Learner._compute_update
 
     def moved(*arguments: Any) -> Any:
         with NoDeviceReads():
             return move(*arguments)
 
-    monkeypatch.setattr(Learner, "_moved", moved)
+    monkeypatch.setattr(Learner, "_compute_update", moved)
     fit(name, tmp_path, data, datasetNumItersPerLearner=2)
 
 

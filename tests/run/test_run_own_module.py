@@ -100,7 +100,7 @@ def test_a_new_process_loads_it_by_name_alone(trained: Path) -> None:
     )
     assert done.stdout.split()[-1] == "Net", done.stderr
     refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert "no class is imported because a file says so; if it is yours, import it first" in refused.stderr
+    assert "is not imported only because a file names it. If it is yours, import it first" in refused.stderr
 
 
 def test_it_is_recorded_and_evaluated_by_name(trained: Path, tmp_path: Path) -> None:

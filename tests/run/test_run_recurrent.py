@@ -164,7 +164,9 @@ def test_a_mistake_is_told_in_a_sentence(mistake: str, recalled: Path, tmp_path:
 
 def test_states_of_another_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     recorded(tmp_path / "data", checkpoint)
-    with pytest.raises(UserError, match=r"state 'h' has shape \[40, 16\], where the policy has \[40, 8\]"):
+    with pytest.raises(
+        UserError, match=r"state 'h' has shape \[40, 16\], but the policy needs shape \[40, 8\]"
+    ):
         fit(tmp_path, tmp_path / "data", recurrent="lstm", cellSize=8, initialState="recorded")
 
 

@@ -59,7 +59,7 @@ class SingleCheckpointStore(CheckpointStore):
     def _folder(self, updates: int) -> Location:  # noqa: ARG002
         return self.location
 
-    def _numbers(self) -> list[int]:
+    def _saved_updates(self) -> list[int]:
         return []  # evaluations mark none of them as best, and none is removed
 
 
