@@ -1,4 +1,4 @@
-"""The decision transformer: returns to go, its loss, and acting as it has learnt, with what was received taken off."""
+"""Decision Transformer: returns to go, the loss, and acting with the received rewards subtracted."""
 
 import gymnasium as gym
 import numpy as np
@@ -66,7 +66,7 @@ def test_batch_has_a_sequence_from_every_step():
 
 
 def sequences(space, size=6, seed=0):
-    """A batch as the pipeline makes it: of K steps each, of which some are padding."""
+    """Return a batch like the pipeline's: sequences of K steps, some of them padding."""
     rng = np.random.default_rng(seed)
     space.seed(seed)
     lengths = rng.integers(1, K + 1, size)
@@ -139,7 +139,7 @@ BEGINS[:, 0] = BEGINS[1, 4] = BEGINS[2, 1] = True
 
 
 def steps_of(space=DISCRETE):
-    """Outputs `[SLOTS, STEPS, P]` of acting, the observations, the rewards received and the actions taken."""
+    """Act, and return the outputs `[SLOTS, STEPS, P]`, observations, rewards received and actions taken."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(SLOTS, STEPS, 3)).astype(np.float32)
     rewards = rng.normal(size=(SLOTS, STEPS))
@@ -157,7 +157,7 @@ def steps_of(space=DISCRETE):
 @pytest.mark.parametrize("space", [BOX, DISCRETE, COMPOSITE], ids=["continuous", "discrete", "composite"])
 @torch.no_grad()
 def test_acting_equals_the_training_pass_over_the_last_steps(space):
-    """Each slot by itself, whose episode begins where it does: K steps of it, and what is left of 20 at each."""
+    """Each slot alone, from the start of its episode: K steps, with the rest of a target return of 20 at each step."""
     policy, dist_inputs, obs, rewards, actions = steps_of(space)
     for slot in range(SLOTS):
         for now in range(STEPS):
@@ -177,7 +177,7 @@ def test_acting_equals_the_training_pass_over_the_last_steps(space):
 
 @torch.no_grad()
 def test_policy_receives_the_rewards_of_the_environment():
-    """Seven episodes in three slots, each as training would have it."""
+    """Seven episodes in three slots; each equals the training pass."""
     policy = build_policy(Walk.action_space, Walk.observation_space)
     environment = EnvironmentSpec(id="toy_environments:Walk")
     runner = EnvRunner(environment, policy, width=3, seed=0, explore=True)

@@ -14,7 +14,7 @@ CHOICES = gym.spaces.Discrete(3, start=5)
 
 
 def by_hand(nets, batch, double, quantiles=1):
-    """The loss of each row: the quantile Huber loss, of one quantile the Huber loss."""
+    """Compute the loss of each row: the quantile Huber loss, or the Huber loss for one quantile."""
     values, target = nets["policy"].values, nets["target"]
     next_obs = {"obs": batch["new_obs"]}
     losses = []

@@ -1,4 +1,4 @@
-"""FQL's terms against their formulas, row by row; its flow and its policy on behaviour of two kinds."""
+"""FQL's terms against their formulas, row by row; its flow and its policy on recorded actions with two modes."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ LOW, HALF = torch.tensor(WIDE.low), torch.tensor([2.0, 0.5])
 
 
 def draws(size=32):
-    """What an update draws: of the next actions, of the flow (where it starts, and when), of the policy."""
+    """Repeat the draws of an update: noise of the next actions, of the flow (start and time), of the policy."""
     generator = torch.Generator().manual_seed(0)
     later, start = (torch.randn((size, 2), generator=generator) for _ in range(2))
     time = torch.rand((size, 1), generator=generator)
@@ -29,13 +29,13 @@ def draws(size=32):
 
 
 def map_noise(nets, observations, noise):
-    """What the policy makes of noise, bounds at ±1 but not yet within them."""
+    """Return the policy's actions for noise, scaled to ±1 but not yet clipped."""
     policy = nets["policy"].map
     return policy.head(policy.stack(torch.cat([observations, noise], -1)))
 
 
-def taken(values):
-    """As actions of `WIDE`."""
+def to_env_actions(values):
+    """Convert values within ±1 to actions of `WIDE`."""
     return LOW + (values.clamp(-1, 1) + 1) * HALF
 
 
@@ -60,7 +60,7 @@ def test_flow_loss_equals_the_formula():
 def test_critic_loss_equals_the_formula(aggregation):
     algorithm, nets = build_algorithm("FQL", {"qAggregation": aggregation}, WIDE)
     batch = transitions(WIDE)
-    actions = taken(map_noise(nets, batch["new_obs"], draws()[0]))
+    actions = to_env_actions(map_noise(nets, batch["new_obs"], draws()[0]))
     member_values = nets["target_critics"]({"obs": batch["new_obs"]}, actions)
     values = (
         member_values.mean(0) if aggregation == "mean" else torch.minimum(member_values[0], member_values[1])
@@ -84,7 +84,7 @@ def test_policy_loss_equals_the_formula(normalises):
         x_t = x_t + 0.25 * nets["behaviour"](batch["obs"], x_t, time)
     policy_actions = map_noise(nets, batch["obs"], noise)
     distillation = (policy_actions - x_t.clamp(-1, 1)).square().mean()
-    values = nets["critics"](batch, taken(policy_actions)).mean(0)
+    values = nets["critics"](batch, to_env_actions(policy_actions)).mean(0)
     scale = values.abs().mean() if normalises else 1.0
     expected = 3.0 * distillation - values.mean() / scale
     torch.testing.assert_close(stages(algorithm, nets, batch)[0].losses["policy"], expected)
@@ -101,7 +101,7 @@ def test_each_loss_has_gradients_of_its_own_network_only():
 
 
 def two_ways(size, seed):
-    """At any state one of two actions was taken, half and half; their second element is any, and counts nothing."""
+    """Return transitions with one of two actions in every state, equally often; their second element is irrelevant."""
     batch = transitions(BOX, size, seed)
     sides = torch.randint(2, (size,), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1.0
     batch["actions"][:, 0] = 0.6 * sides
@@ -134,7 +134,7 @@ CHUNK = 3
 
 
 def chunks(size=16):
-    """A batch as the pipeline makes it: of each item's steps the first has what follows all of them."""
+    """Return a batch like the pipeline's: the first step of each item has the state after all of its steps."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, CHUNK + 1, size)
     is_step = torch.from_numpy(np.arange(CHUNK) < lengths[:, None])
@@ -146,7 +146,7 @@ def chunks(size=16):
 
 @torch.no_grad()
 def test_losses_of_chunks_equal_the_formula():
-    """Critics learn from whole ones, the flow from all actions that are there."""
+    """Critics learn from complete chunks, the flow from all recorded actions."""
     algorithm, nets = build_algorithm("FQL", {"actionChunk": CHUNK}, WIDE)
     batch, generator = chunks(), torch.Generator().manual_seed(0)
     later, start = (torch.randn((16, 2 * CHUNK), generator=generator) for _ in range(2))
@@ -158,7 +158,7 @@ def test_losses_of_chunks_equal_the_formula():
         if length == CHUNK:
             next_obs = {"obs": batch["new_obs"][row, :1]}
             next_actions = map_noise(nets, next_obs["obs"], later[row : row + 1]).reshape(1, CHUNK, 2)
-            value = nets["target_critics"](next_obs, taken(next_actions)).mean()
+            value = nets["target_critics"](next_obs, to_env_actions(next_actions)).mean()
             td_target = batch["rewards"][row, 0] + batch["discounts"][row, 0] * value
             values = nets["critics"](first, batch["actions"][row : row + 1])
             critic_losses.append(float((values - td_target).square().sum()))
@@ -181,7 +181,7 @@ def test_critic_loss_without_whole_chunks_is_zero():
 
 
 def test_chunk_is_chosen_at_once_and_played_in_sequence():
-    """Each slot's by the noise and the observation of the step that it was chosen in."""
+    """Each slot's chunk follows from the noise and the observation of the step in which it was chosen."""
     policy, rng = build_policy(chunk=CHUNK), np.random.default_rng(0)
     begins = np.zeros((2, 8), dtype=np.bool_)
     begins[:, 0] = begins[1, 2] = True

@@ -88,7 +88,7 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
 )
 @seeds
 def test_algorithm_learns_online_from_its_own_episodes(run, seed):
-    """As an expert that is recorded without exploring."""
+    """Trained as an expert and evaluated greedily."""
     algorithm, environment, train, min_return, iterations = run
     policy = {"train": {"algorithm": algorithm, "stop": {"episodeReturnMean": min_return}, **train}}
     resource = recording("never written", environment={"id": environment.id}, policy=policy, seed=seed)
@@ -126,7 +126,7 @@ def test_bc_clones_the_expert_from_20_episodes(expert, seed):
 
 
 @pytest.fixture(scope="module")
-def mixed(expert, tmp_path_factory):
+def mixed_data(expert, tmp_path_factory):
     """Inputs of equal weight: 40 episodes of the expert, and 100 at random."""
     folder = tmp_path_factory.mktemp("mixed")
     policy_folder = str(folder / "policy")
@@ -161,8 +161,8 @@ def mixed(expert, tmp_path_factory):
     ids=lambda run: run[0],
 )
 @seeds
-def test_algorithm_reaches_the_best_policy_of_mixed_data(run, seed, mixed, tmp_path):
-    """Half of the batches are of an expert, half at random."""
+def test_algorithm_reaches_the_best_policy_of_mixed_data(run, seed, mixed_data, tmp_path):
+    """Half of each batch is from an expert, half from a random policy."""
     algorithm, config, updates = run
     resource = training(
         tmp_path,
@@ -171,7 +171,7 @@ def test_algorithm_reaches_the_best_policy_of_mixed_data(run, seed, mixed, tmp_p
         config={"trainBatchSizePerLearner": 256, **config},
         environment={"id": CARTPOLE.id},
         model={"fcnetHiddens": [64, 64]},
-        input=mixed,
+        input=mixed_data,
         pipeline={"datasetNumItersPerLearner": 250},
         evaluation={"interval": 1, "duration": 10},
         stop={"updates": updates, "episodeReturnMean": 450},
@@ -181,8 +181,8 @@ def test_algorithm_reaches_the_best_policy_of_mixed_data(run, seed, mixed, tmp_p
 
 
 @seeds
-def test_sac_learns_from_files_and_samples_together(mixed, tmp_path, seed):
-    """As RLlib's page of 2019 mixes them, to a return of 450: half of the batches are of what it plays."""
+def test_sac_learns_from_files_and_samples_together(mixed_data, tmp_path, seed):
+    """Mixed as in RLlib's page of 2019, to a return of 450: half of each batch is from its own episodes."""
     resource = training(
         tmp_path,
         "",
@@ -190,7 +190,7 @@ def test_sac_learns_from_files_and_samples_together(mixed, tmp_path, seed):
         config={**DQN, "numQuantiles": 16},
         environment={"id": CARTPOLE.id},
         model={"fcnetHiddens": [64, 64]},
-        input=[*mixed, {"sampler": {"timestepsPerUpdate": 2}, "weight": 1.0}],
+        input=[*mixed_data, {"sampler": {"timestepsPerUpdate": 2}, "weight": 1.0}],
         pipeline={"datasetNumItersPerLearner": 1000},
         evaluation={"interval": 1, "duration": 10},
         stop={"updates": 12_000, "episodeReturnMean": 450},
@@ -200,7 +200,7 @@ def test_sac_learns_from_files_and_samples_together(mixed, tmp_path, seed):
 
 
 def returns_of(folder, data, algorithm, config, *, environment, updates):
-    """The mean return of a short training's last policy."""
+    """Return the mean return of a short training's last policy."""
     resource = training(
         folder,
         data,
@@ -221,7 +221,7 @@ RATES = {"actorLr": 1e-3, "criticLr": 1e-3}
 
 @pytest.fixture(scope="module")
 def wandering(tmp_path_factory):
-    """Episodes at random, whose mean return is -16.5; the best policy's is about -1."""
+    """Random episodes with a mean return of -16.5; the best policy's is about -1."""
     folder = tmp_path_factory.mktemp("wandering") / "data"
     record(recording(folder, environment=HOMING, duration={"episodes": 300}))
     return folder
@@ -242,7 +242,7 @@ def test_algorithm_stitches_an_unrecorded_path(algorithm, config, wandering, tmp
 
 @pytest.mark.parametrize(("config", "asked_for"), [({}, 19), ({"targetReturn": 6.0}, 6)])
 def test_decision_transformer_reaches_the_requested_return(config, asked_for, tmp_path):
-    """Of 12 steps at random, each of which rewards 0, 1 or 2; the best of 300 episodes got 19."""
+    """Random episodes of 12 steps with rewards of 0, 1 or 2; the best of 300 episodes has a return of 19."""
     environment = {"id": "toy_environments:Walk", "kwargs": {"shortest": 12, "longest": 12}}
     record(recording(tmp_path / "data", environment=environment, duration={"episodes": 300}))
     small = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "returnScale": 10.0, "lr": 3e-3}
@@ -258,7 +258,7 @@ def test_decision_transformer_reaches_the_requested_return(config, asked_for, tm
 
 
 def steps_to(min_return, folder, **spec):
-    """Timesteps that SAC plays until the mean of ten returns is so high."""
+    """Return the timesteps that SAC plays until the mean of ten returns reaches `min_return`."""
     resource = training(
         folder,
         "",
@@ -280,7 +280,7 @@ def steps_to(min_return, folder, **spec):
 @pytest.mark.soak
 @pytest.mark.minutes
 def test_sac_warm_started_from_cql_needs_half_the_timesteps(tmp_path):
-    """CQL on 30 episodes of an SAC that is half trained; the timesteps of three seeds together."""
+    """CQL on 30 episodes of a half-trained SAC; timesteps are summed over three seeds."""
     model = {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}
     half = {"train": {"algorithm": "SAC", "config": SAC, "model": model, "stop": {"iterations": 3}}}
     environment, data = {"id": PENDULUM.id}, tmp_path / "data"

@@ -21,7 +21,7 @@ def batch_of(action_space=BOX, seed=0):
 
 
 def parts(nets, batch):
-    """Log-likelihoods and advantages, float64."""
+    """Return log-likelihoods and advantages in float64."""
     policy = nets["policy"]
     outputs = policy.forward_train(batch)
     logp = policy.distribution(outputs["action_dist_inputs"]).logp(batch["actions"])
@@ -120,7 +120,7 @@ def test_log_std_term_uses_clipped_log_stds():
 
 
 def test_two_learners_share_one_advantage_scale():
-    """The mean of what two halves of a batch make of the average is what the whole makes."""
+    """The mean of the averages over two halves of a batch equals the average over the batch."""
     expected_scale, halves = (build_algorithm("MARWIL")[1]["scale"] for _ in range(2))
     advantages = batch_of()["value_targets"]
     expected_scale.update(advantages)

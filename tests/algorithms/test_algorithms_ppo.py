@@ -24,7 +24,7 @@ def make(seed=0, action_space=ACTIONS, **options):
 
 @torch.no_grad()
 def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:, 0]):
-    """Steps of the policy on random observations. The first episode terminated, the second was truncated."""
+    """Return steps of the policy on random observations. The first episode terminated, the second was truncated."""
     source = torch.Generator().manual_seed(seed)
     steps, count = sum(lengths), len(lengths)
     obs = torch.rand((steps + count, 3), generator=source) * 2 - 1
@@ -52,7 +52,7 @@ def rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:
 
 
 def train_on(learner, rollout, seed, iteration):
-    """An iteration of a `Trainer`."""
+    """Run an iteration like a `Trainer`."""
     algorithm, batch = learner.algorithm, learner.algorithm.prepare(learner.nets, rollout)
     for rows in algorithm.minibatches(rollout.num_steps, seed, iteration):
         learner.update({leaf: values[rows] for leaf, values in batch.items()})

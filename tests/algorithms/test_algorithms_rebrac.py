@@ -16,7 +16,7 @@ def actions_of(policy, observations):
 
 
 def far(one, other):
-    """The squared distance of two actions, in half ranges."""
+    """Return the squared distance of two actions, in half ranges."""
     return sum(((float(a) - float(b)) / half) ** 2 for a, b, half in zip(one, other, HALF, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""RLlib in an environment of its own, where HINDCAST_RLLIB_PYTHON names its interpreter (see CONTRIBUTING.md)."""
+"""RLlib in a separate environment, if HINDCAST_RLLIB_PYTHON names its interpreter (see CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAKE_LONG_TO_IMPORT = (
 
 @pytest.fixture(scope="session")
 def rllib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """`rllib("script.py", *arguments)` runs a script beside this file and answers what it printed last."""
+    """`rllib("script.py", *arguments)` runs a script next to this file and returns the last line that it printed."""
     python = os.environ.get("HINDCAST_RLLIB_PYTHON")
     if not python:
         pytest.skip(

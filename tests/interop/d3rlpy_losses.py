@@ -1,4 +1,4 @@
-"""What d3rlpy makes of a batch with given weights: losses and gradients. Run by the Python of the rivals.
+"""Compute d3rlpy's losses and gradients for a batch and given weights. Runs in the Python of the rivals.
 
     python d3rlpy_losses.py FOLDER ALGORITHM ...
 
@@ -107,7 +107,7 @@ def sac(given, batch):
 
 
 def soft(config, given, batch):
-    """On what we drew. The loss of α' is proportional to α', hence equal to its own gradient by log α'."""
+    """On Hindcast's draws. The loss of α' is proportional to α', hence equal to its own gradient by log α'."""
     impl = build_d3rlpy(config)
     modules = impl._modules
     policy = modules.policy

@@ -1,4 +1,4 @@
-"""What RLlib 2.60 reads in SampleBatch files: with its JSON reader, and as episodes of its new stack; two .npz.
+"""Write what RLlib 2.60 reads from SampleBatch files: with its JSON reader, and as episodes of its new stack; two .npz.
 
 Runs in RLlib's environment: `python rllib_batches.py FOLDER READER.npz [EPISODES.npz]`.
 """

@@ -2,8 +2,8 @@
 
 Runs in RLlib's environment: `python rllib_options.py`.
 
-`{config: {"methods": {method: [option, …]}, "attributes": {name: default}, "own": [method, …]}}`: what its methods
-take by name, the defaults that have a plain value, and all public methods. Defaults that are no JSON are null.
+`{config: {"methods": {method: [option, …]}, "attributes": {name: default}, "own": [method, …]}}`: the named
+arguments of its methods, the defaults with a plain value, and all public methods. Defaults that are not JSON are null.
 """
 
 import inspect
@@ -58,7 +58,7 @@ def main():
 
 
 def options_of(kind, method):
-    """Keyword arguments of a method, and of those that it overrides and hands others on to."""
+    """Return the keyword arguments of a method, and of the overridden methods that it passes others on to."""
     names = {}
     for base in kind.__mro__:
         if method not in vars(base):

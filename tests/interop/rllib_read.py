@@ -1,4 +1,4 @@
-"""What RLlib 2.60 reads in recordings: one .npz for each folder, of leaves by episode or by row.
+"""Write what RLlib 2.60 reads from recordings: one .npz for each folder, of leaves by episode or by row.
 
 Runs in RLlib's environment: `python rllib_read.py KIND FOLDER OUT.npz [FOLDER OUT.npz …]`; KIND is `episodes` or
 `columns`.
@@ -33,7 +33,7 @@ def leaves(value, name):
 
 
 def describe_episode(episode):
-    """An episode's leaves and flags, as RLlib's own getters answer them.
+    """Return an episode's leaves and flags from RLlib's getters.
 
     Step by step: RLlib cannot make arrays of the tuples that it reads back as lists.
     """

@@ -22,7 +22,7 @@ LENGTHS, CHUNK = (5, 9, 7), 4
 
 
 def batch(rng, eps_id, length, start, stop):
-    """A part of an episode, as the old stack's builder makes them."""
+    """Return a fragment of an episode like the old stack's batch builder."""
     steps = stop - start
     obs = rng.random((length + 1, 3), dtype=np.float32)[start : stop + 1]
     over = np.arange(start, stop) == length - 1
@@ -60,7 +60,7 @@ def write(out, case):
 
 
 def read(out):
-    """Every column as RLlib's own reader gives it, policy by policy, line after line."""
+    """Return every column that RLlib's reader returns, by policy and line."""
     arrays = {}
     for batches in JsonReader([str(path) for path in out.glob("*.json")]).read_all_files():
         policies = batches.policy_batches if isinstance(batches, MultiAgentBatch) else {"": batches}

@@ -1,4 +1,4 @@
-"""What is converted for RLlib 2.60 is read by it value by value, as what was recorded for it."""
+"""RLlib 2.60 reads converted data value by value, like data recorded for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connector, a pre-learner and a network, written once, give equal batches of one file in RLlib 2.60 and here."""
+"""A connector, a pre-learner and a network, written once, give equal batches in RLlib 2.60 and in Hindcast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import customised_pieces as pieces
+import customised_components as components
 import gymnasium as gym
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 class CustomConnectorConfig(BCConfig):
     def build_learner_connector(self, *args: Any, **kwargs: Any) -> Any:
         pipeline = super().build_learner_connector(*args, **kwargs)
-        pipeline.append(pieces.last_piece(ConnectorV2)())
+        pipeline.append(components.last_connector(ConnectorV2)())
         return pipeline
 
 
@@ -52,8 +52,8 @@ def test_same_components_give_the_same_batch(rllib: Run, tmp_path: Path) -> None
         for name, column in np.load(tmp_path / "batch.npz").items()
     }
 
-    connector_class = pieces.connector(ConnectorV2)
-    kind = pieces.prelearner(OfflinePreLearner, SingleAgentEpisode)
+    connector_class = components.connector(ConnectorV2)
+    kind = components.prelearner(OfflinePreLearner, SingleAgentEpisode)
     config = (
         CustomConnectorConfig()
         .environment(
@@ -64,7 +64,7 @@ def test_same_components_give_the_same_batch(rllib: Run, tmp_path: Path) -> None
             learner_connector=lambda observations, actions: connector_class(observations, actions, scale=3.0)
         )
         .offline_data(input_=str(tmp_path / "rows.parquet"), prelearner_class=kind)
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=pieces.network(RLModule)))
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=components.network(RLModule)))
     )
     training = config.plan().training
     assert training is not None

@@ -1,6 +1,6 @@
-"""One update of ours and of d3rlpy's, from equal weights on an equal batch: equal losses and gradients.
+"""One update from equal weights on an equal batch has the same losses and gradients as in d3rlpy.
 
-Where ours are different by design, the difference is named, and the comparison is of what they share. Both compute in
+Where they differ by design, the difference is named, and the comparison covers the common part. Both compute in
 float64: in float32 rounding alone is more than 1e-5 of a gradient whose summands cancel.
 """
 
@@ -51,7 +51,7 @@ def make_transitions(discrete=False):
 
 
 def sequences():
-    """16 of 4 steps each, none of them padding."""
+    """Return 16 sequences of 4 steps without padding."""
     rng = np.random.default_rng(1)
     return {
         "obs": rng.uniform(-1, 1, (16, 4, 3)),
@@ -73,7 +73,7 @@ TENSORS = tensors(BATCH)
 
 
 def layers_of(net, part=lambda parameter: parameter):
-    """`[member][layer]` of (weight, bias), laid out as in torch's Linear; or of a part of each, its gradient."""
+    """Return `[member][layer]` of (weight, bias), or of `part` of each, laid out as in torch's Linear."""
     member_layers = [layer for layer in net.modules() if isinstance(layer, MemberLinear)]
     if not member_layers:
         plain = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
@@ -107,7 +107,7 @@ def gradients_of(nets, *names):
 
 
 def losses_of(algorithm, nets, batch=TENSORS):
-    """By optimiser, with the gradients left in the networks; nothing moves between the stages."""
+    """Return losses by optimiser and leave the gradients in the networks; no weights change between stages."""
     step = Step(1, 0, torch.Generator().manual_seed(0))
     losses = {}
     stages = algorithm.losses(nets, batch, step)
@@ -122,7 +122,7 @@ def losses_of(algorithm, nets, batch=TENSORS):
 
 
 def iql():
-    """d3rlpy's log deviations are a sigmoid between their bounds: it takes our policy's."""
+    """d3rlpy's log deviations are a sigmoid between their bounds: it uses Hindcast's policy instead."""
     algorithm, nets = build_algorithm(
         "IQL", {"expectile": 0.8}, free_log_std=True, distribution="boundedGaussian"
     )
@@ -135,7 +135,7 @@ def iql():
 
 
 def td3_bc():
-    """Without noise on the target's actions, which each draws for itself."""
+    """Without target noise, which each library draws itself."""
     return td3("TD3BC", {})
 
 
@@ -151,7 +151,7 @@ def td3(name, config):
 
 
 def cql(**lagrangian):
-    """With the entropy in the targets: without it d3rlpy's next action is the policy's mean, where ours is drawn."""
+    """With the entropy in the targets: without it d3rlpy's next action is the mean, but Hindcast's is sampled."""
     algorithm, nets = build_algorithm("CQL", {"numActions": 4, "deterministicBackup": False, **lagrangian})
     generator = torch.Generator().manual_seed(0)
     current_noise, next_noise = (torch.randn((count, 64, 2), generator=generator) for count in (4, 5))
@@ -168,7 +168,7 @@ def cql(**lagrangian):
 
 
 def cql_lagrangian():
-    """d3rlpy's threshold is of the gap, ours of the gap times its weight of 5: 2 times 5."""
+    """d3rlpy's threshold applies to the gap, Hindcast's to the gap times its weight of 5: 2 times 5."""
     return cql(lagrangian=True, lagrangianThresh=10.0)
 
 
@@ -180,7 +180,7 @@ def sac():
 
 
 def soft(algorithm, nets, noise):
-    """On the noise that ours draws. In the loss of α d3rlpy has α where ours has log α: α times our gradient."""
+    """On Hindcast's noise. d3rlpy's loss of α contains α, Hindcast's log α: its gradient is α times Hindcast's."""
     weights = gaussian(nets) | weights_of(nets, "critics", "target_critics")
     weights |= {f"noise/{name}": tensor.numpy() for name, tensor in noise.items()}
     logs = {name: nets[name].log for name in ("alpha", "gap_weight") if name in nets}
@@ -193,7 +193,7 @@ def soft(algorithm, nets, noise):
 
 
 def gaussian(nets, part=lambda parameter: parameter):
-    """The policy's layers, of which d3rlpy has two last ones: of the mean, and of the log deviation."""
+    """Return the policy's layers; d3rlpy has two last layers: for the mean and for the log deviation."""
     *hidden, (weight, bias) = layers_of(nets["policy"], part)[0]
     return name_layers("policy", [[*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]])
 
@@ -215,7 +215,7 @@ def discrete(name, config):
 
 
 def decision_transformer():
-    """On whole sequences: d3rlpy has padding before them, and ours behind."""
+    """On complete sequences: d3rlpy pads before them, Hindcast after them."""
     config = {"contextLength": 4, "embedSize": 16, "numHeads": 2, "numLayers": 2, "dropout": 0.0}
     algorithm, nets = build_algorithm(
         "DecisionTransformer", {**config, "maxTimestep": 12, "returnScale": 1.0}, fcnet_hiddens=[]
@@ -245,7 +245,7 @@ BATCHES = {"DQN": DISCRETE_BATCH, "DiscreteCQL": DISCRETE_BATCH, "DecisionTransf
 
 @pytest.fixture(scope="module")
 def case_results(rllib, tmp_path_factory):
-    """By algorithm: our losses and gradients, and the file with theirs."""
+    """Algorithm -> Hindcast's losses and gradients, and the file with d3rlpy's."""
     folder = tmp_path_factory.mktemp("d3rlpy")
     cases = {}
     for name, case in CASES.items():

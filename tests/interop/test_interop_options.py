@@ -49,14 +49,14 @@ def rllib_options(rllib: Run) -> Mapping[str, Any]:
 
 
 def config_of(algorithm: str) -> AlgorithmConfig:
-    """One that can be built: from data, but for what learns in its environment."""
+    """Return a config that can be built: with data, unless the algorithm learns in an environment."""
     config = AlgorithmConfig("BC" if algorithm == "AlgorithmConfig" else algorithm)
     config.environment("Pendulum-v1" if algorithm in CONTINUOUS else "CartPole-v1")
     return config if algorithm in ONLINE else config.offline_data(input_="data")
 
 
 def other_values(default: Any) -> list[Any]:
-    """Values of the default's kind that are not it."""
+    """Return values of the default's type that differ from it."""
     if isinstance(default, bool):
         return [not default]
     if isinstance(default, int | float):
@@ -106,7 +106,7 @@ def test_default_options_change_nothing(rllib_options: Mapping[str, Any], algori
 def test_every_changed_attribute_has_an_effect_or_a_note(
     rllib_options: Mapping[str, Any], algorithm: str
 ) -> None:
-    """What RLlib's users read, call and assign without a method: a value, or a sentence."""
+    """Attributes that RLlib's users read, call or assign have a value or a clear error."""
     defaults = rllib_options[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
     uses = [
         (name, partial(getattr, config_of(algorithm), name))
@@ -122,7 +122,7 @@ def test_every_changed_attribute_has_an_effect_or_a_note(
 
 
 def test_every_rllib_option_is_in_the_options_table(rllib_options: Mapping[str, Any]) -> None:
-    """Those that begin with an underscore aside; those of algorithms may be options of ours."""
+    """Except options with a leading underscore; those of algorithms may be Hindcast's options."""
     missing = []
     for config, methods in rllib_options.items():
         algorithm = None if config == "AlgorithmConfig" else config.removesuffix("Config")

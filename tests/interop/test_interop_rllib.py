@@ -54,7 +54,7 @@ def read_all(dataset: Dataset) -> Block:
 
 
 def episodes_of(block: Block) -> dict[str, np.ndarray]:
-    """`<id>|<leaf>` -> array, as `rllib_read.py` writes it."""
+    """Return `<id>|<leaf>` -> array, as in the files of `rllib_read.py`."""
     columns = {}
     for i, eps_id in enumerate(block.eps_id):
         for name, column in block.columns.items():
@@ -65,7 +65,7 @@ def episodes_of(block: Block) -> dict[str, np.ndarray]:
 
 
 def rows_of(block: Block) -> set[tuple[object, ...]]:
-    """Each timestep as a tuple of all its bytes."""
+    """Return each timestep as a tuple of all its bytes."""
     terminated, truncated = block.step_flags(block.terminated), block.step_flags(block.truncated)
     rows = set()
     for t, (episode, o) in enumerate(zip(block.episode_of_step, block.obs_row, strict=True)):
@@ -102,7 +102,7 @@ def test_rllib_episodes_are_read_like_rllib_does(rllib_recordings: Path, case: s
 def test_rllib_columns_are_read_like_rllib_does(
     rllib_recordings: Path, tmp_path: Path, case: str, form: str
 ) -> None:
-    """RLlib reads each row for itself, and repeated rows again; here they are episodes, each once."""
+    """RLlib reads rows one by one, also repeated ones; Hindcast reads episodes, each once."""
     dataset = open_data(rllib_recordings / case / form, cache=tmp_path)
     rows: dict[str, dict[str, np.ndarray]] = {}
     for key, leaf in np.load(rllib_recordings / case / f"{form}.npz").items():
@@ -126,7 +126,7 @@ def test_rllib_infos_are_read(rllib_recordings: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_written_bytes_equal_rllibs(rllib: Run, rllib_recordings: Path, tmp_path: Path, case: str) -> None:
-    """Its recording, written by us; read and packed again by it; and read by us once more."""
+    """RLlib's recording, written by Hindcast, read and packed again by RLlib, and read by Hindcast once more."""
     dataset = open_dataset(rllib_recordings / case / "episodes")
     block = read_all(dataset)
     with BlockWriter(resolve(tmp_path), dataset.spec, "ours", layout=MESSAGEPACK_EPISODES) as writer:
@@ -146,7 +146,7 @@ def test_written_bytes_equal_rllibs(rllib: Run, rllib_recordings: Path, tmp_path
 def test_details_of_rllib_episodes_are_written_back_byte_for_byte(
     rllib: Run, tmp_path: Path, between: tuple[str, ...]
 ) -> None:
-    """Ids, times and custom data: by us, through other formats of ours, and packed again."""
+    """Ids, times and custom data: read by Hindcast, converted through other formats, and packed again."""
     source = tmp_path / "theirs"
     source.mkdir()
     rllib("rllib_details.py", source / "theirs.parquet")
@@ -163,7 +163,7 @@ def test_details_of_rllib_episodes_are_written_back_byte_for_byte(
 
 
 def states_of(folder: Path) -> dict[str, bytes]:
-    """Each episode's id and cell."""
+    """Return each episode's id and cell."""
     cells = [cell for path in folder.glob("*.parquet") for cell in pq.read_table(path)["item"].to_pylist()]
     return {msgpack.unpackb(cell)["id_"]: cell for cell in cells}
 
@@ -185,7 +185,7 @@ def test_rllib_trains_on_hindcast_recordings(rllib: Run, tmp_path: Path, kind: s
 
 @pytest.mark.parametrize("packed", [[], ["obs"], ["obs", "new_obs", "actions", "rewards"]])
 def test_rllib_reads_hindcast_sample_batches(rllib: Run, tmp_path: Path, packed: list[str]) -> None:
-    """With its JSON reader, and as it maps them to episodes: the values that were recorded, plain ones as doubles.
+    """With its JSON reader, and mapped to episodes: the recorded values, plain numbers as doubles.
 
     Its new stack cannot read a packed `new_obs`, whoever wrote it.
     """

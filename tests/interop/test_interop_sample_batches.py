@@ -1,4 +1,4 @@
-"""SampleBatch JSON of RLlib 2.60's own JsonWriter is read as its JsonReader reads it, without an option."""
+"""SampleBatch JSON of RLlib 2.60's own JsonWriter is read like its JsonReader reads it, without any option."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rllib_sample_batches_are_read_like_rllib_does(rllib_files: Path, case: 
 
 @pytest.mark.parametrize("case", CASES)
 def test_rllib_sample_batches_become_its_episodes(rllib_files: Path, case: str) -> None:
-    """The parts of an episode, which it writes to lines of their own, are one episode again."""
+    """Fragments of an episode, which RLlib writes to separate lines, become one episode again."""
     dataset = open_data(rllib_files / case)
     block = Block.concat([dataset.read(unit) for unit in dataset.units])
     expected = dict(np.load(rllib_files / f"{case}.npz"))

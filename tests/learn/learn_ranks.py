@@ -1,4 +1,4 @@
-"""Several learners in processes of their own, over gloo; imported by those processes."""
+"""Run several learners in their own processes, connected by gloo; those processes import this module."""
 
 import multiprocessing
 import pickle
@@ -27,7 +27,7 @@ from support import StopAfter, training
 
 
 def in_ranks(size, **jobs):
-    """`jobs` are (function, *args); `function(group, *args)` of each of `size` processes, by rank, by job's name."""
+    """Run jobs, name=(function, *args), as `function(group, *args)` in `size` processes: name -> results by rank."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes = [
@@ -60,7 +60,7 @@ class Norm(nn.Module):
 
 
 class TwoStages(Algorithm):
-    """Two optimisers that move one after the other, a frozen target network, a moving norm, clipped gradients."""
+    """Two optimisers that step one after the other, a frozen target network, a moving norm, clipped gradients."""
 
     Options = ToyOptions
     kinds = frozenset({"OfflineTraining"})
@@ -98,7 +98,7 @@ def new_learner(group=None):
 
 
 def train_on_shards(group, updates, size):
-    """Weights and metrics after so many updates on parts of batches of `size`."""
+    """Return weights, metrics and timesteps after training on shards of batches of `size`."""
     learner = new_learner(group)
     for number in range(updates):
         whole_batch = batch(number, size)
@@ -109,7 +109,7 @@ def train_on_shards(group, updates, size):
 
 
 def train_on_sequences(group, updates):
-    """Weights, losses and timesteps after so many updates on parts of 8 sequences of unequal length."""
+    """Return weights, loss and timesteps after training on shards of 8 sequences of unequal length."""
     algorithm = MaskedRegression(ToyOptions(lr=0.02))
     learner = Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
     for number in range(updates):
@@ -120,7 +120,7 @@ def train_on_sequences(group, updates):
 
 
 def train_and_resume(group, toy, folder, data):
-    """Weights and losses of a whole training that is interrupted in the middle of a window and goes on."""
+    """Return weights and losses of a training that is interrupted within a window and resumed."""
     resource = training(
         folder,
         data,
@@ -132,7 +132,7 @@ def train_and_resume(group, toy, folder, data):
     store = CheckpointStore(resolve(folder))
 
     def run_together(act):
-        """What the first learner does is sent to the others first."""
+        """Run an action in all learners; followers wait until the leader has announced it."""
         if group and not group.is_leader:
             group.receive()
         return act()
@@ -159,11 +159,11 @@ def train_and_resume(group, toy, folder, data):
 
 
 def weights_after(group, resource, data, stops):
-    """Weights after two iterations; the first learner is asked to stop at each of `stops`, and all resume."""
+    """Return weights after two iterations; the leader is asked to stop at each of `stops`, and all resume."""
     store = CheckpointStore(resolve(resource.spec.checkpoint.path))
 
     def run_together(act, *args):
-        """What the first learner does is sent to the others first."""
+        """Run an action in all learners; followers wait until the leader has announced it."""
         if not group.is_leader:
             group.receive()
         return act(*args)
@@ -192,7 +192,7 @@ def weights_after(group, resource, data, stops):
 
 
 def metrics_after_interruptions(group, updates):
-    """Metrics after as many updates, on parts of other sizes each, interrupted in the middle and once more at once."""
+    """Return metrics after updates on shards of varying sizes, interrupted twice in a row halfway."""
     learner = new_learner(group)
     for number in range(updates):
         if number == updates // 2:
@@ -207,7 +207,7 @@ def metrics_after_interruptions(group, updates):
 
 
 def draw_noise(group):
-    """What the losses of each learner would draw, before and after a checkpoint without its generators is loaded."""
+    """Draw loss noise and dropout noise, before and after loading a state without this rank's generators."""
     learner = new_learner(group)
     before = (torch.rand(2, generator=learner.generator).tolist(), torch.rand(2).tolist())
     learner.load(learner.state())
@@ -215,7 +215,7 @@ def draw_noise(group):
 
 
 def count_updates_until_stop(group, at):
-    """The update before which each learner stops where the first is asked after `at` of them."""
+    """Return the number of updates before this learner stops, if the leader is asked to stop after `at` updates."""
     num_updates = 0
 
     def check():
@@ -236,7 +236,7 @@ def fail_if_called():
 
 
 def exchange_messages(group):
-    """What the first learner tells the others."""
+    """Return the messages that the leader broadcasts."""
     messages = [["open"], ["load", "a/b"], ["end"]]
     if not group.is_leader:
         return [group.receive() for _ in messages]
@@ -246,7 +246,7 @@ def exchange_messages(group):
 
 
 def in_float64(group, resource, data, updates):
-    """The loss of each update of a training, computed in float64 and without dropout."""
+    """Return the loss of each update of a training, computed in float64 and without dropout."""
     if group and not group.is_leader:
         group.receive()
     trainer = make_offline_trainer(

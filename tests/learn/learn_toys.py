@@ -43,7 +43,7 @@ class Regression(Algorithm):
 
 
 class MaskedRegression(Regression):
-    """The same over sequences, of which only some steps count."""
+    """`Regression` over masked sequences."""
 
     def needs(self):
         return Needs(columns=frozenset({"obs"}), seq_len=4)
@@ -108,7 +108,7 @@ def batch(number, size=32):
 
 
 def sequences(number, count=8):
-    """So many sequences of 4 timesteps, which are 1 to 4 long."""
+    """Return `count` sequences of 4 timesteps, padded after 1 to 4 steps."""
     steps = batch(number, 4 * count)
     length = 1 + torch.arange(count) % 4
     mask = torch.arange(4) < length[:, None]

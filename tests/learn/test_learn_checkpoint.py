@@ -17,7 +17,7 @@ from hindcast.storage.location import resolve
 
 
 class Run:
-    """A training that saves where it is told."""
+    """A training with a checkpoint store."""
 
     def __init__(self, folder, keep=3):
         algorithm = ActorCritic(ToyOptions())

@@ -29,7 +29,7 @@ def values_of(block, seed=1):
 
 
 def by_hand(block, values, gamma, lambda_):
-    """The definition, one timestep at a time, in float64."""
+    """Compute GAE by its definition, one timestep at a time, in float64."""
     advantages = []
     for episode in range(block.num_episodes):
         rewards = block.columns["rewards"][block.rows_of("rewards", episode)]

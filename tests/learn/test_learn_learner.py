@@ -139,12 +139,12 @@ def test_later_loss_stage_sees_the_weights_moved_by_the_earlier_stage():
 
 
 def test_optimiser_without_loss_does_not_step():
-    class Delayed(ActorCritic):
+    class DelayedActor(ActorCritic):
         def losses(self, nets, batch, step):
             losses = super().losses(nets, batch, step)
             return losses if step.updates % 2 else Losses({"critic": losses.losses["critic"]})
 
-    learner = make_learner(Delayed)
+    learner = make_learner(DelayedActor)
     before = copy.deepcopy(learner.nets["policy"].state_dict())
     learner.update(batch(0))
     assert all(
@@ -157,7 +157,7 @@ def test_optimiser_without_loss_does_not_step():
 
 
 class Peer(Group):
-    """The first of two learners; the other one's part of every sum makes it 7."""
+    """The leader of two learners; every sum over both is 7."""
 
     shard = Shard(0, 2)
 
@@ -218,14 +218,14 @@ def test_non_finite_loss_is_reported_with_its_update(value, collect):
 
 
 def test_weights_after_training_follow_from_the_seed():
-    def trained(seed):
+    def train(seed):
         learner = make_learner(ActorCritic, seed=seed)
         for number in range(3):
             learner.update(batch(number))
         return learner.nets["critic"].weight
 
-    assert torch.equal(trained(3), trained(3))
-    assert not torch.equal(trained(3), trained(4))
+    assert torch.equal(train(3), train(3))
+    assert not torch.equal(train(3), train(4))
 
 
 def test_loss_noise_differs_from_the_draws_of_the_initial_weights():
@@ -307,7 +307,7 @@ def test_state_within_an_iteration_keeps_its_metrics():
 
 
 class Separate(Regression):
-    """Two networks, whose losses share nothing but the batch."""
+    """Two networks with losses that share only the batch."""
 
     joint = False
 
@@ -350,7 +350,7 @@ def test_joint_losses_that_share_parameters_are_refused():
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Operations with their numbers; asking a tensor for its value is none that a GPU could run ahead of."""
+    """Records operations with their Python numbers; fails on reads of tensor values, for which a GPU would wait."""
 
     def __init__(self):
         super().__init__()
@@ -367,17 +367,17 @@ class OperationRecorder(TorchDispatchMode):
 
 @pytest.mark.parametrize("kind", [Regression, ActorCritic, Joint])
 def test_updates_repeat_the_same_operations_without_waiting_for_the_device(kind):
-    """So that they can be captured in a graph: what changes from one to the next are tensors."""
+    """CUDA graphs can capture such updates: only tensors change between them."""
     learner = make_learner(kind, lr=[[0, 0.1], [64, 0.05, "cosine"], [640, 0.0]], grad_clip=0.5)
-    move, recordings = learner._compute_update, []
+    compute_update, recordings = learner._compute_update, []
 
-    def moved(*arguments):
+    def record_update(*arguments):
         with OperationRecorder() as operations:
-            result = move(*arguments)
+            result = compute_update(*arguments)
         recordings.append(operations.operations)
         return result
 
-    learner._compute_update = moved
+    learner._compute_update = record_update
     for number in range(4):
         learner.update(batch(number))
     assert recordings[1] == recordings[2] == recordings[3] != []

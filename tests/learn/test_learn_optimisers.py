@@ -11,7 +11,7 @@ from hindcast.learn.target_networks import frozen_copy, polyak_update
 
 
 def gradients_after_clipping(bound, by):
-    """Of two parameters with gradients of norms 3 and 4; and the norm before."""
+    """Clip gradients of norms 3 and 4; return them and the norm before clipping."""
     parameters = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(2))]
     optimiser = Optimiser(OptimiserSpec(parameters, lr=1.0), bound, by)
     backward([3 * parameters[0].sum() + 4 * parameters[1][0]], [optimiser])
@@ -105,7 +105,7 @@ def test_every_optimiser_steps_and_resumes_from_its_state(kind, lr):
 
 
 def test_optimisers_do_not_import_the_compiler(monkeypatch):
-    """That takes longer than a short training."""
+    """The import takes longer than a short training."""
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # what imports it fails
     for kind in ("adam", "sgd", "adagrad"):
         parameters = weights()

@@ -1,4 +1,4 @@
-"""Several learners do what one would do on the whole batch."""
+"""Several learners compute the updates of one learner on the whole batch."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ TOYS = ["LambdaReturns", "NStepQ", "CausalMean", "PrioritisedQ"]
 
 @pytest.fixture(scope="module")
 def two():
-    """What two learners made of each job."""
+    """Results of each job in two learners."""
     return in_ranks(
         2,
         shards=(train_on_shards, UPDATES, SIZE),
@@ -36,13 +36,13 @@ def two():
 
 @pytest.fixture(scope="module")
 def three():
-    """What three learners, with 10, 11 and 11 of 32 timesteps, or 2, 3 and 3 of 8 sequences, made of each job."""
+    """Results of each job in three learners, which have 10, 11 and 11 of 32 timesteps or 2, 3 and 3 of 8 sequences."""
     return in_ranks(3, shards=(train_on_shards, UPDATES, SIZE), sequences=(train_on_sequences, UPDATES))
 
 
 @pytest.fixture(scope="module")
 def fits(walks, tmp_path_factory):
-    """What two learners made of each toy."""
+    """Results of training each toy algorithm in two learners."""
     folder = tmp_path_factory.mktemp("fits")
     return in_ranks(2, **{toy: (train_and_resume, toy, folder / toy, walks) for toy in TOYS})
 

@@ -1,4 +1,4 @@
-"""Parts of an update side by side: the same numbers as one after the other."""
+"""Parts of an update give the same numbers in parallel as in sequence."""
 
 import pytest
 import torch

@@ -162,7 +162,7 @@ def test_initial_weights_follow_from_the_seed():
 
 
 def test_critics_in_chunks_equal_critics_over_all_rows():
-    """On the CPU they are computed some at a time."""
+    """On the CPU rows are computed chunk by chunk."""
     critics = inputs().critics(members=2)
     batch = {"obs": torch.randn(50, 5)}
     actions = torch.randn(40, 50, 2)

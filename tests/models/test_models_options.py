@@ -1,4 +1,4 @@
-"""What the options of the default networks change in them."""
+"""Options of the default networks."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class TestFiles:
 
 class TestDamage:
     @pytest.fixture
-    def saved(self, tmp_path: Path) -> Path:
+    def saved_policy(self, tmp_path: Path) -> Path:
         _policy(observation_filter="meanStd").save(tmp_path / "module")
         return tmp_path
 
@@ -249,19 +249,19 @@ class TestDamage:
             Policy.load(tmp_path / "zzz")
 
     @pytest.mark.parametrize("name", ["weights.safetensors", "preprocessing.safetensors"])
-    def test_missing_file_is_named(self, saved: Path, name: str) -> None:
-        (saved / "module" / name).unlink()
+    def test_missing_file_is_named(self, saved_policy: Path, name: str) -> None:
+        (saved_policy / "module" / name).unlink()
         with pytest.raises(DataError, match=name):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
     @pytest.mark.parametrize("name", ["weights.safetensors", "preprocessing.safetensors"])
-    def test_truncated_file_is_named(self, saved: Path, name: str) -> None:
-        file = saved / "module" / name
+    def test_truncated_file_is_named(self, saved_policy: Path, name: str) -> None:
+        file = saved_policy / "module" / name
         file.write_bytes(file.read_bytes()[:-1])
         with pytest.raises(DataError, match=rf"{name} is damaged: its sha256"):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
-    def test_pickle_is_never_opened(self, saved: Path, tmp_path: Path) -> None:
+    def test_pickle_is_never_opened(self, saved_policy: Path, tmp_path: Path) -> None:
         mark = tmp_path / "executed"
 
         class Bomb:
@@ -269,24 +269,24 @@ class TestDamage:
                 return Path.touch, (mark,)
 
         for name in ("weights.safetensors", "preprocessing.safetensors"):
-            (saved / "module" / name).write_bytes(pickle.dumps(Bomb()))
+            (saved_policy / "module" / name).write_bytes(pickle.dumps(Bomb()))
         with pytest.raises(DataError, match="is damaged"):
-            Policy.load(saved)
-        self._edit(saved, "checksums", None)
+            Policy.load(saved_policy)
+        self._edit(saved_policy, "checksums", None)
         with pytest.raises(DataError, match="invalid or missing fields: checksums"):
-            Policy.load(saved)
+            Policy.load(saved_policy)
         assert not mark.exists()
 
-    def test_newer_format_is_refused(self, saved: Path) -> None:
-        self._edit(saved, "formatVersion", 2)
+    def test_newer_format_is_refused(self, saved_policy: Path) -> None:
+        self._edit(saved_policy, "formatVersion", 2)
         with pytest.raises(DataError, match="formatVersion 2, but this Hindcast reads up to 1"):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
     @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\x80\x04", b'{"a": 1}'])
-    def test_damaged_description_is_named(self, saved: Path, content: bytes) -> None:
-        (saved / "module" / "module.json").write_bytes(content)
+    def test_damaged_description_is_named(self, saved_policy: Path, content: bytes) -> None:
+        (saved_policy / "module" / "module.json").write_bytes(content)
         with pytest.raises(DataError, match=r"module\.json is damaged"):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -297,10 +297,12 @@ class TestDamage:
             ("value", None),
         ],
     )
-    def test_invalid_field_of_the_description_is_named(self, saved: Path, key: str, value: object) -> None:
-        self._edit(saved, key, value)
+    def test_invalid_field_of_the_description_is_named(
+        self, saved_policy: Path, key: str, value: object
+    ) -> None:
+        self._edit(saved_policy, key, value)
         with pytest.raises(DataError, match=rf"module\.json is damaged: invalid or missing fields: {key}"):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -310,16 +312,18 @@ class TestDamage:
             ("preprocessing", {}),
         ],
     )
-    def test_description_of_another_policy_is_refused(self, saved: Path, key: str, value: object) -> None:
-        self._edit(saved, key, value)
+    def test_description_of_another_policy_is_refused(
+        self, saved_policy: Path, key: str, value: object
+    ) -> None:
+        self._edit(saved_policy, key, value)
         with pytest.raises(
             DataError, match=r"module/module\.json and the tensor files next to it do not match"
         ):
-            Policy.load(saved)
+            Policy.load(saved_policy)
 
     @staticmethod
-    def _edit(saved: Path, key: str, value: object) -> None:
-        file = saved / "module" / "module.json"
+    def _edit(saved_policy: Path, key: str, value: object) -> None:
+        file = saved_policy / "module" / "module.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
 
 
@@ -371,6 +375,6 @@ class TestClasses:
             Policy.load(tmp_path)
 
     @staticmethod
-    def _name(saved: Path, path: str) -> None:
-        file = saved / "module.json"
+    def _name(saved_policy: Path, path: str) -> None:
+        file = saved_policy / "module.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "moduleClass": path}))

@@ -1,4 +1,4 @@
-"""Recurrent layers and states: sequences, single steps, slots, and what callers keep themselves."""
+"""Recurrent layers and states: sequences, single steps, slots, and states that callers keep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def observations(rows: int = ROWS, steps: int = STEPS, seed: int = 0) -> np.ndar
 
 
 def by_the_book(layer: RecurrentLayer, inputs: np.ndarray) -> np.ndarray:
-    """`[T, F]` -> `[T, H]`, in float64, gate by gate as torch's documentation writes them."""
+    """Compute `[T, F]` -> `[T, H]` in float64, gate by gate, by the equations in torch's documentation."""
     (wx, wh, bx, bh), units = (
         [weight.detach().double().numpy() for weight in layer._layer.all_weights[0]],
         layer.output_size,
@@ -85,7 +85,7 @@ class TestLayer:
 
 
 def stepwise(module: RLModule, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """`[B, T, P]` outputs and the last state of a module that is given `[B, T, …]` one step at a time."""
+    """Return `[B, T, P]` outputs and the last state of a module that gets `[B, T, …]` one step at a time."""
     state: dict[str, Tensor] = {}
     outputs_by_step = []
     for t in range(obs.shape[1]):
@@ -211,7 +211,7 @@ def test_saved_policy_omits_later_options_at_their_defaults() -> None:
 
 
 class Counter(RLModule):
-    """A user's own: acts by the number of steps so far."""
+    """A custom module that acts by the number of steps so far."""
 
     def setup(self) -> None:
         self.scale = torch.nn.Parameter(torch.ones(()))

@@ -1,4 +1,4 @@
-"""The causal transformer against torch's own layers, and what its positions see."""
+"""The causal transformer against torch's own layers, and the tokens that its positions attend to."""
 
 import pytest
 import torch

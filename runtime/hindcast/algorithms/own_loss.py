@@ -48,11 +48,11 @@ class CustomLoss(Algorithm):
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         """Compute the custom loss."""
-        twin = copy.copy(self)  # the state of one update must not stay on the algorithm
-        twin._current_update = update = _Update(nets, step)
+        algorithm = copy.copy(self)  # the state of one update must not stay on the algorithm
+        algorithm._current_update = update = _Update(nets, step)
         outputs = _Outputs(nets[_OPTIMISER], batch)
         with calling(self._name, self.compute_loss_for_module):
-            loss = twin.compute_loss_for_module(
+            loss = algorithm.compute_loss_for_module(
                 module_id=DEFAULT_MODULE_ID, config=self.options, batch=dict(batch), fwd_out=outputs
             )
             if not isinstance(loss, Tensor) or loss.dim():

@@ -335,9 +335,9 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
         SpecError: the algorithm cannot train the model's distribution.
         UserCodeError: `networks()` raised, or its result is not an nn.ModuleDict with a "policy".
     """
-    distribution, supported = inputs.model.distribution, algorithm.distributions
-    if supported is not None and distribution not in supported:
-        problem = untrained(distribution, type(algorithm).__name__, supported)
+    distribution, distributions = inputs.model.distribution, algorithm.distributions
+    if distributions is not None and distribution not in distributions:
+        problem = untrained(distribution, type(algorithm).__name__, distributions)
         raise SpecError(f"spec.model.distribution {problem}.")
     torch.manual_seed(seed)
     with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):

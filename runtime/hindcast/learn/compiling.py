@@ -55,6 +55,7 @@ def _compile(losses: Callable[..., Any], name: str, backend: str) -> Callable[..
         nonlocal has_run
         if has_run:
             return compiled_losses(*arguments)
+        # Only the first call compiles and can fail. A buffer's version counts its changes in place.
         buffers = dict(arguments[0].named_buffers()) if isinstance(arguments[0], nn.Module) else {}
         versions = {buffer: tensor._version for buffer, tensor in buffers.items()}
         try:

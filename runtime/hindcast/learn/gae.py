@@ -29,6 +29,7 @@ def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
     total, decay = values_S.clone(), decay_S.clone()
     decay[-1:] = 0
     reach = 1
+    # Each pass doubles the steps that `total` sums over; `decay` is the product over the same steps.
     while reach < len(total) and bool(decay.any()):
         total[:-reach] += decay[:-reach] * total[reach:].clone()
         decay[:-reach] *= decay[reach:].clone()

@@ -51,10 +51,10 @@ class Group:
         Returns:
             `[count, ...]`.
         """
-        gathered = shard_values.new_zeros(count, *shard_values.shape[1:])
-        gathered[self.shard.slice_of(count)] = shard_values
-        self.weighted_sum([gathered])
-        return gathered
+        values = shard_values.new_zeros(count, *shard_values.shape[1:])
+        values[self.shard.slice_of(count)] = shard_values
+        self.weighted_sum([values])
+        return values
 
     def agree(self, check: Callable[[], None]) -> None:
         """Run `check` before an update, so that its `Interrupted` reaches all learners at the same update.

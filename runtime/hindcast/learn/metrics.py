@@ -54,6 +54,7 @@ class MetricSums:
             weight: fraction of the batch that they cover; the other learners add the rest.
         """
         names, values = metrics
+        # Reading values on a GPU would wait for it; `means` finds these later.
         if values.is_cpu and self._non_finite is None and not all(map(math.isfinite, values.tolist())):
             self._non_finite = updates, _non_finite_names(dict(zip(names, values.tolist(), strict=True)))
         if weight != 1.0:

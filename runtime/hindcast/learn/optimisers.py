@@ -178,13 +178,16 @@ class Optimiser:
         saved_indices = [group["params"] for group in groups]
         if saved_indices != [group["params"] for group in param_groups]:
             raise DataError(
-                f"the checkpoint's optimiser {self._name!r} has groups of {[len(each) for each in saved_indices]} "
-                f"parameters, but this one has groups of {[len(group['params']) for group in param_groups]}"
+                f"the checkpoint's optimiser {self._name!r} has groups of "
+                f"{[len(indices) for indices in saved_indices]} parameters, but this one has groups of "
+                f"{[len(group['params']) for group in param_groups]}"
             )
         slots: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             index, key = name.split("/")
-            slots.setdefault(int(index), {})[key] = tensor.clone()
+            slots.setdefault(int(index), {})[key] = (
+                tensor.clone()
+            )  # torch keeps the tensors and updates them in place
         for group, saved_group, rate in zip(param_groups, groups, self._rate_functions, strict=True):
             group["lr"] = group["lr"] if rate is None else float(saved_group["lr"])
         self.torch_optimiser.load_state_dict({"state": slots, "param_groups": param_groups})
@@ -254,12 +257,12 @@ def check_disjoint(losses: Mapping[str, Tensor], optimisers: Mapping[str, Optimi
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
     """Iterate over the leaf tensors of a loss's autograd graph."""
-    stack, visited = [loss.grad_fn], set()
+    stack, visited_nodes = [loss.grad_fn], set()
     while stack:
         node = stack.pop()
-        if node is None or node in visited:
+        if node is None or node in visited_nodes:
             continue
-        visited.add(node)
+        visited_nodes.add(node)
         stack += [next_node for next_node, _ in node.next_functions]
         if hasattr(node, "variable"):
             yield node.variable

@@ -52,15 +52,16 @@ class Ranks(Group):
 
     def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
         """See `Group.weighted_sum`: one reduction over all tensors of a dtype, concatenated."""
+        # Sorted: all learners must reduce the dtypes in the same order.
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
             group_tensors = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in group_tensors]).mul_(weight)
             with _raising_peer_lost():
                 dist.all_reduce(flat, group=self._gradient_group)
-            parts = flat.split([tensor.numel() for tensor in group_tensors])
+            totals = flat.split([tensor.numel() for tensor in group_tensors])
             with torch.no_grad():
-                for tensor, summed in zip(group_tensors, parts, strict=True):
-                    tensor.copy_(summed.view_as(tensor))
+                for tensor, total in zip(group_tensors, totals, strict=True):
+                    tensor.copy_(total.view_as(tensor))
 
     def agree(self, check: Callable[[], None]) -> None:
         """See `Group.agree`. With each answer the leader sends the number of updates until the next one."""
@@ -99,6 +100,7 @@ class Ranks(Group):
     def _choose_num_between_checks(self) -> int:
         now = time.monotonic()
         seconds, self._last_check_time = now - self._last_check_time, now
+        # At most twice as many as before plus one: the first updates are slower than the later ones.
         num_updates = int((self._num_between_checks + 1) * _CHECK_INTERVAL_SECONDS / max(seconds, 1e-6))
         return min(num_updates, 2 * self._num_between_checks + 1, _MAX_UPDATES_BETWEEN_CHECKS)
 
@@ -107,5 +109,5 @@ class Ranks(Group):
 def _raising_peer_lost() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
+    except RuntimeError as error:  # torch.distributed's only sign of a lost peer
         raise PeerLost(str(error)) from error

@@ -33,7 +33,8 @@ _frozen_classes: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def _frozen_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return a subclass that freezes the mode; the copy keeps its methods and the names of its weights."""
+    """Return a subclass of a module's class that stays in evaluation mode."""
+    # A subclass rather than a wrapper: the copy keeps its methods, and its weights their names.
     if kind not in _frozen_classes:
         namespace = {"__module__": kind.__module__, "__doc__": kind.__doc__}
         _frozen_classes[kind] = type(kind.__name__, (_FrozenModule, kind), namespace)
@@ -48,10 +49,8 @@ def is_frozen(module: nn.Module) -> bool:
 
 @contextmanager
 def no_weight_grad(module: nn.Module) -> Iterator[None]:
-    """Compute no gradients of a module's weights, while gradients flow through it to other weights.
-
-    `backward(inputs=...)` would skip them anyway, but a compiled loss computes all of them in its one graph.
-    """
+    """Compute no gradients of a module's weights, while gradients flow through it to other weights."""
+    # `backward(inputs=...)` skips them anyway, but the one graph of a compiled loss would compute all of them.
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)
@@ -78,10 +77,8 @@ def polyak_update(target: nn.Module, source: nn.Module, tau: float) -> None:
 
 
 def _parameters_and_buffers(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the parameters and buffers, each once.
-
-    `parameters()` and `buffers()` also build every name: 3 % of an IQL update.
-    """
+    """Return the parameters and buffers, each once."""
+    # `parameters()` and `buffers()` also build every name, which took 3 % of an IQL update.
     parameters: dict[torch.Tensor, None] = {}
     buffers: dict[torch.Tensor, None] = {}
     stack = [module]
@@ -91,5 +88,5 @@ def _parameters_and_buffers(module: nn.Module) -> tuple[list[torch.Tensor], list
             dict.fromkeys(tensor for tensor in submodule._parameters.values() if tensor is not None)
         )
         buffers.update(dict.fromkeys(tensor for tensor in submodule._buffers.values() if tensor is not None))
-        stack += [tensor for tensor in submodule._modules.values() if tensor is not None]
+        stack += [child for child in submodule._modules.values() if child is not None]
     return list(parameters), list(buffers)

@@ -110,12 +110,14 @@ class UpdateGraphs(Generic[Result]):
         key = (kind, arguments, *((leaf, tensor.shape, tensor.dtype) for leaf, tensor in batch.items()))
         if key in self._recordings:
             inputs, result = self._recordings[key]
+            # The graph reads the batch at the addresses at which it was recorded.
             torch._foreach_copy_(inputs, list(batch.values()))
             self._graphs[key].launch()
             return result
         if key not in self._graphs:
             if len(self._graphs) == _MAX_GRAPHS:
                 return self._update(batch, *arguments)
+            # Graphs never run at the same time, so that all of them can use one memory pool.
             sharing = next(iter(self._graphs.values()), None)
             self._graphs[key] = self._graph_class(self._generator, sharing)
         graph = self._graphs[key]
@@ -125,7 +127,7 @@ class UpdateGraphs(Generic[Result]):
         copies = {leaf: tensor.clone() for leaf, tensor in batch.items()}
         result = graph.record(lambda: self._update(copies, *arguments))
         self._recordings[key] = list(copies.values()), result
-        graph.launch()
+        graph.launch()  # recording runs nothing
         return result
 
 

@@ -44,6 +44,7 @@ def validation_metrics(
     step = Step(learner.updates, learner.timesteps, generator, clock)
     sums: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=device))
     weights: dict[str, float] = defaultdict(float)
+    # Losses may also draw from torch's global generators, which drive dropout in training.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         for batch in batches:

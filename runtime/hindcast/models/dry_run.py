@@ -55,6 +55,7 @@ def dry_run(module: RLModule) -> list[str]:
             module.observation_space, module.action_space, module.model_config, module.value, kind
         )
         unused_attributes = _unused_attributes(copy)
+        # Attributes may be set in the first call (a cache); what a second call changes is lost in a checkpoint.
         before = _run_passes(copy, 1)
         for attribute in changed_attributes(before, _run_passes(copy, 2)):
             raise UserCodeError(
@@ -150,20 +151,20 @@ def _random_rows(space: gym.Space, lead: tuple[int, ...], rng: np.random.Generat
 @contextmanager
 def _preserve_generators() -> Iterator[Callable[[], list[str]]]:
     """Yield a function that returns the global generators used in the block; restore them afterwards."""
-    numpy_state, python_state_ = np.random.get_state(legacy=False), random.getstate()
+    numpy_before, python_before = np.random.get_state(legacy=False), random.getstate()
 
     def find_drawn() -> list[str]:
-        is_numpy_moved = str(np.random.get_state(legacy=False)) != str(numpy_state)
+        is_numpy_moved = str(np.random.get_state(legacy=False)) != str(numpy_before)
         return [
             *(["NumPy's"] if is_numpy_moved else []),
-            *(["Python's"] if random.getstate() != python_state_ else []),
+            *(["Python's"] if random.getstate() != python_before else []),
         ]
 
     try:
         yield find_drawn
     finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state_)
+        np.random.set_state(numpy_before)
+        random.setstate(python_before)
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def line_of_attribute(kind: type, name: str) -> str | None:
                     if isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{name}":
                         rank = (method.name in _BUILD_METHODS, not isinstance(node.ctx, ast.Store))
                         locations.append((rank, f"{inspect.getsourcefile(owner)}:{start + node.lineno - 1}"))
-    return min(locations, key=lambda place: place[0])[1] if locations else None
+    return min(locations, key=lambda location: location[0])[1] if locations else None
 
 
 def _mark(value: Any, depth: int = _MAX_DEPTH) -> Any:

@@ -113,15 +113,15 @@ def sees_images(space: gym.Space, model: ModelSpec) -> bool:
     return any(isinstance(leaf, gym.spaces.Box) and _conv_filters(leaf, model) is not None for leaf in leaves)
 
 
-def fully_connected(sizes: Sequence[int], model: ModelSpec, initial: Initialiser) -> nn.Sequential:
+def fully_connected(sizes: Sequence[int], model: ModelSpec, initialiser: Initialiser) -> nn.Sequential:
     """Build linear layers from `sizes[0]` to `sizes[-1]`, each with dropout, normalisation and activation.
 
-    A single size gives an empty stack. Initial weights are orthogonal with gain √2, or those of `initial`, drawn from
-    torch's global generator.
+    A single size gives an empty stack. Initial weights are orthogonal with gain √2, or those of `initialiser`, drawn
+    from torch's global generator.
     """
     layers: list[nn.Module] = []
     for size_in, size_out in pairwise(sizes):
-        layers.append(linear(size_in, size_out, HIDDEN_GAIN, initial))
+        layers.append(linear(size_in, size_out, HIDDEN_GAIN, initialiser))
         layers += _after_linear(size_out, model)
     return nn.Sequential(*layers)
 
@@ -145,10 +145,10 @@ def _after_linear(size: int, model: ModelSpec) -> list[nn.Module]:
     return [nn.Sequential(*layers)] if len(layers) > 1 else layers
 
 
-def linear(size_in: int, size_out: int, gain: float, initial: Initialiser) -> nn.Linear:
+def linear(size_in: int, size_out: int, gain: float, initialiser: Initialiser) -> nn.Linear:
     """Build a linear layer; by default its initial weights are orthogonal with the given gain and its biases zero."""
     layer = nn.Linear(size_in, size_out)
-    initial.fill(layer.weight, layer.bias, gain)
+    initialiser.fill(layer.weight, layer.bias, gain)
     return layer
 
 

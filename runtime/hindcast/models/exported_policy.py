@@ -56,6 +56,7 @@ class ExportedPolicy(nn.Module):
         self._obs_leaves = tuple(flatten_space(policy.observation_space, Columns.OBS))
         self._stacked_leaves = policy.preprocessing.stacked_leaves
         self._filters = nn.ModuleDict()
+        # torch allows no dots in the names of modules and buffers, but leaves may have them.
         self._names = {leaf: f"leaf{number}" for number, leaf in enumerate(policy.preprocessing.filters)}
         spaces = flatten_space(policy.observation_space, Columns.OBS)
         for leaf, mean_std in policy.preprocessing.filters.items():

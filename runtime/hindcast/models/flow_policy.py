@@ -117,6 +117,7 @@ class OneStepPolicy(RLModule):
         features, _, is_planned = outputs[Columns.ACTION_DIST_INPUTS].split(self._sizes, -1)
         if noise is None:
             noise = features.new_zeros(features.shape[0], self.action_head.noise_size)
+        # Maps the noise once more: the distribution returned only the first action of a new chunk.
         plan = outputs[f"{Columns.STATE_OUT}/plan"]
         return {
             "plan": torch.where(

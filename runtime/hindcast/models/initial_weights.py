@@ -67,6 +67,7 @@ def fill(tensor: Tensor, given: Named | None, default: Callable[[Tensor], Any]) 
     Raises:
         SpecError: the initialiser does not accept its arguments.
     """
+    # detach(): tensors that require gradients cannot be changed in place.
     if given is None:
         default(tensor.detach())
         return

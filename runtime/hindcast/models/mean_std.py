@@ -59,8 +59,8 @@ class MeanStdFilter:
 
     def merge(self, others: Sequence[MeanStdFilter]) -> None:
         """Add the statistics of other filters, as if this one had seen their rows."""
-        for other in others:
-            self._add(other.count, other.mean, other._squares)
+        for mean_std in others:
+            self._add(mean_std.count, mean_std.mean, mean_std._squares)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the statistics: `count` (int64), `mean` and `squares` (float64)."""
@@ -88,6 +88,7 @@ class MeanStdFilter:
             return
         total = self.count + count
         gap = mean - self.mean
+        # Chan, Golub and LeVeque (1979): exact for any split of the rows, without cancellation.
         self._squares = self._squares + squares + gap * gap * (self.count * count / total)
         self.mean = self.mean + gap * (count / total)
         self.count = total

@@ -226,7 +226,7 @@ class MemberLinear(nn.Module):
         members: E.
         size_in, size_out: features.
         gain: of the orthogonal weights.
-        initial: initialiser of weights and biases, in place of the default.
+        initialiser: of weights and biases, in place of the default.
     """
 
     def __init__(
@@ -235,10 +235,10 @@ class MemberLinear(nn.Module):
         size_in: int,
         size_out: int,
         gain: float,
-        initial: Initialiser = DEFAULT_INITIALISER,
+        initialiser: Initialiser = DEFAULT_INITIALISER,
     ) -> None:
         super().__init__()
-        layers = [linear(size_in, size_out, gain, initial) for _ in range(members)]
+        layers = [linear(size_in, size_out, gain, initialiser) for _ in range(members)]
         self.weight = nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
         self.bias = nn.Parameter(torch.stack([layer.bias.detach().unsqueeze(0) for layer in layers]))
 
@@ -246,6 +246,7 @@ class MemberLinear(nn.Module):
         """Map `[e, B, size_in]` features of the first e members to `[e, B, size_out]`."""
         bias, weight = _first_members(features.shape[0], self.bias, self.weight)
         rows, chunk_size = features.shape[1], _CHUNK_ROWS["cuda"]
+        # unflatten by -1, not by a computed count: in an export the number of rows is a symbol.
         if features.is_cuda and rows > 2 * chunk_size and rows % chunk_size == 0:
             chunks = features.unflatten(1, (-1, chunk_size))
             return (chunks @ weight.unsqueeze(1) + bias.unsqueeze(1)).flatten(1, 2)
@@ -269,9 +270,9 @@ class _MemberNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(members, 1, size))
 
     def forward(self, features: Tensor) -> Tensor:
-        normalised = nn.functional.layer_norm(features, features.shape[-1:])
+        normalised_features = nn.functional.layer_norm(features, features.shape[-1:])
         bias, weight = _first_members(features.shape[0], self.bias, self.weight)
-        return torch.addcmul(bias, normalised, weight)
+        return torch.addcmul(bias, normalised_features, weight)
 
 
 class _RepeatForMembers(nn.Module):
@@ -290,8 +291,10 @@ def _build_stack(
 ) -> nn.Sequential:
     layers: list[nn.Module] = [_RepeatForMembers(members)]
     for layer, (size_in, size_out) in enumerate(pairwise(sizes)):
-        initial = encoder_initialiser(model) if layer < len(model.fcnet_hiddens) else head_initialiser(model)
-        layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN, initial))
+        initialiser = (
+            encoder_initialiser(model) if layer < len(model.fcnet_hiddens) else head_initialiser(model)
+        )
+        layers.append(MemberLinear(members, size_in, size_out, HIDDEN_GAIN, initialiser))
         if dropout or model.dropout:
             layers.append(Dropout(dropout or model.dropout))
         if layer_norm or model.layer_norm:

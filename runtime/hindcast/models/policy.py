@@ -165,6 +165,7 @@ class Policy:
             DataError: `saved` has another model; nothing was copied.
         """
         weights, saved_weights = self.module.state_dict(), saved.module.state_dict()
+        # All weights are compared before any is copied. PolicyModule acts without its value head.
         value_head = _VALUE_HEAD_PREFIXES if isinstance(self.module, PolicyModule) else ()
         for name in sorted(weights.keys() | saved_weights.keys()):
             shapes = [
@@ -173,7 +174,7 @@ class Policy:
             if shapes[0] == shapes[1] or (None in shapes and name.startswith(value_head)):
                 continue
             saved_text, model_text = (
-                "none" if shape is None else f"one of shape {shape}" for shape in shapes
+                "is missing" if shape is None else f"has shape {shape}" for shape in shapes
             )
             raise DataError(
                 f"{where} does not match this model: weight {name} {saved_text} there and {model_text} here."

@@ -209,6 +209,7 @@ def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> 
 
     A file alone never causes an import of other code.
     """
+    # The class object itself: one that is defined in a script cannot be imported by its path.
     for kind in allow_classes or ():
         if not isinstance(kind, str) and class_import_path(kind) == path:
             return kind

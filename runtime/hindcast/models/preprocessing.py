@@ -289,7 +289,7 @@ class Preprocessing:
     def merge(self, others: Sequence[Preprocessing]) -> None:
         """Add the statistics of other filters."""
         for leaf, mean_std in self.filters.items():
-            mean_std.merge([other.filters[leaf] for other in others])
+            mean_std.merge([preprocessing.filters[leaf] for preprocessing in others])
 
     def reset(self) -> None:
         """Discard the slots' frames; the next step begins an episode in every slot."""

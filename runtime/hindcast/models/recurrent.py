@@ -32,14 +32,14 @@ class RecurrentLayer(nn.Module):
         kind: "lstm" or "gru".
         size_in: F.
         size: H.
-        initial: initialiser of each gate's weights and of the biases, in place of the default.
+        initialiser: of each gate's weights and of the biases, in place of the default.
 
     Attributes:
         output_size: H.
     """
 
     def __init__(
-        self, kind: str, size_in: int, size: int, initial: Initialiser = DEFAULT_INITIALISER
+        self, kind: str, size_in: int, size: int, initialiser: Initialiser = DEFAULT_INITIALISER
     ) -> None:
         super().__init__()
         self.output_size = size
@@ -49,10 +49,10 @@ class RecurrentLayer(nn.Module):
         for name, parameter in self._layer.named_parameters():
             if name.startswith("weight"):
                 for gate in parameter.detach().split(size):
-                    initial.fill_weights(gate, 1.0)
+                    initialiser.fill_weights(gate, 1.0)
             else:
-                fill(parameter, initial.bias, nn.init.zeros_)
-        if initial.bias is None:
+                fill(parameter, initialiser.bias, nn.init.zeros_)
+        if initialiser.bias is None:
             _, _, bias, _ = self._layer.all_weights[0]
             # The forget gate of an LSTM, the update gate of a GRU.
             nn.init.ones_(bias.detach()[size : 2 * size])

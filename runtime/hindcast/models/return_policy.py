@@ -111,6 +111,7 @@ class ReturnPolicy(RLModule):
 
     def raise_target_return(self, episode_return: Tensor) -> None:
         """Set the target return to this return if it is higher."""
+        # fmax ignores the NaN from before the first window.
         self.target_return.copy_(torch.fmax(self.target_return, episode_return))
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -130,6 +131,7 @@ class ReturnPolicy(RLModule):
         returns = _shift_in(state["returns"], return_to_go)
         obs_features = _shift_in(state["seen"], self.encoder(batch))
         action_features = torch.cat([state["taken"][:, :-1], previous_action], 1)
+        # The current action is not known yet; the causal mask hides its token.
         action_features = _shift_in(action_features, torch.zeros_like(action_features[:, 0]))
         steps_back = torch.arange(self._context - 1, -1, -1, device=num_steps.device)
         t = num_steps.unsqueeze(1) - steps_back
@@ -166,6 +168,7 @@ class ReturnPolicy(RLModule):
         tokens = torch.stack([embedding + time for embedding in embeddings], 2).flatten(1, 2)
         is_recorded = None if is_recorded is None else is_recorded.repeat_interleave(_TOKENS, 1)
         outputs: Tensor = self.transformer(self.norm(tokens), is_recorded)
+        # Observation tokens: their outputs depend on the step's return and observation, but not on its action.
         return outputs[:, 1::_TOKENS]
 
 
@@ -241,11 +244,12 @@ class _Layer(nn.Module):
         return outputs
 
 
-def _attention_mask(known_BL: Tensor) -> Tensor:
+def _attention_mask(is_recorded_BL: Tensor) -> Tensor:
     """Return the attention mask `[B, 1, L, L]`: each position attends to itself and to earlier recorded tokens."""
-    length = known_BL.shape[-1]
-    self_mask = torch.eye(length, dtype=torch.bool, device=known_BL.device)
-    earlier_mask = known_BL.unsqueeze(1).expand(-1, length, -1).tril()
+    # Itself always: a softmax over no tokens would be NaN.
+    num_tokens = is_recorded_BL.shape[-1]
+    self_mask = torch.eye(num_tokens, dtype=torch.bool, device=is_recorded_BL.device)
+    earlier_mask = is_recorded_BL.unsqueeze(1).expand(-1, num_tokens, -1).tril()
     return (earlier_mask | self_mask).unsqueeze(1)
 
 

@@ -180,6 +180,7 @@ class RLModule(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the action space's constants to the device and dtype of the weights."""
+        # ActionHead is not a module, so that torch does not move its tensors.
         super()._apply(fn, recurse)
         self.action_head = self.action_head.map_tensors(fn)
         return self
@@ -444,5 +445,7 @@ def _build_recurrent_layer(encoder: Encoder, model: ModelSpec) -> RecurrentLayer
 
 
 def _build_head(size_in: int, size_out: int, model: ModelSpec, gain: float) -> nn.Sequential:
-    sizes, initial = [size_in, *model.head_fcnet_hiddens], head_initialiser(model)
-    return nn.Sequential(*fully_connected(sizes, model, initial), linear(sizes[-1], size_out, gain, initial))
+    sizes, initialiser = [size_in, *model.head_fcnet_hiddens], head_initialiser(model)
+    return nn.Sequential(
+        *fully_connected(sizes, model, initialiser), linear(sizes[-1], size_out, gain, initialiser)
+    )

@@ -1,4 +1,4 @@
-"""Algorithms that a user writes, over critics, target networks and several optimisers."""
+"""Custom algorithms with critics, target networks and several optimisers."""
 
 import gymnasium as gym
 import numpy as np
@@ -25,7 +25,7 @@ def make_learner(kind, seed=0, **options):
 
 
 def batch(number, size=64):
-    """An action is rewarded with 1 where it is the colour; half of the steps end their episode."""
+    """Return transitions: an action that equals the colour has reward 1; half of the steps are terminal."""
     generator = torch.Generator().manual_seed(number)
     place = torch.rand(2, size, 2, generator=generator) * 2 - 1
     colour, next_colour, actions = torch.randint(3, (3, size), generator=generator)

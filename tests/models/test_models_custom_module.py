@@ -1,4 +1,4 @@
-"""Modules of the user's own: what they get, and what is said of those that do something else than they should."""
+"""Custom modules: their inputs, and the errors about invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option of an algorithm is read: by the methods that it has, or where all algorithms are trained."""
+"""Every option of an algorithm is read, by its own methods or by the code that trains all algorithms."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ELSEWHERE = ("learn", "run")
 
 
 def unread(kind: type[Algorithm], elsewhere: set[str]) -> set[str]:
-    """The options that nothing reads, by their names in Python."""
+    """Return the Python names of options that nothing reads."""
     read_options = {name for method in methods_of(kind) for name in options_in(method)}
     return kind.Options.model_fields.keys() - read_options - elsewhere
 
 
 def methods_of(kind: type[Algorithm]) -> Iterator[ast.FunctionDef]:
-    """Those that its objects call: of several of one name the class's own, and others as far as `super()` reaches."""
+    """Iterate over the methods that its objects call: overriding ones, and overridden ones that `super()` reaches."""
     is_over: dict[str, bool] = {}
     for base in kind.__mro__[:-1]:
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
@@ -39,7 +39,7 @@ def methods_of(kind: type[Algorithm]) -> Iterator[ast.FunctionDef]:
 
 
 def options_in(tree: ast.AST) -> Iterator[str]:
-    """The names that are read of something called `options`."""
+    """Iterate over the attributes read from a name `options`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             of = node.value
@@ -68,13 +68,13 @@ class ForgetfulOptions(BCOptions):
 
 
 class Forgetful(BC):
-    """Has an option that it forgot."""
+    """Has an option that it does not read."""
 
     Options = ForgetfulOptions
 
 
 class Fixed(IQL):
-    """Leaves out what its parent reads."""
+    """Does not read options that its base class reads."""
 
     def needs(self):
         return super().needs()

@@ -55,7 +55,7 @@ def test_iql_critics_use_the_updated_value():
     ("name", "moving"), [("IQL", 1), ("SAC", 1), ("CQL", 1), ("FQL", 1), ("TD3BC", 2), ("ReBRAC", 2)]
 )
 def test_target_networks_follow_by_tau(name, moving):
-    """With the update `moving`, the first in which they move."""
+    """`moving` is the first update in which they move."""
     algorithm, nets = build_algorithm(name, {"tau": 0.1})
     learner = Learner(algorithm, nets)
     for _ in range(moving):
@@ -115,7 +115,7 @@ def test_td3bc_target_without_noise_equals_the_formula():
 
 
 def sample_with_noise(nets, observations, noise):
-    """Actions of the policy, and their log-densities."""
+    """Return actions of the policy, and their log-densities."""
     inputs = nets["policy"].forward_train({"obs": observations})["action_dist_inputs"]
     return nets["policy"].distribution(inputs).sample_with_logp(noise)
 
@@ -159,7 +159,7 @@ def test_sac_alpha_moves_the_entropy_towards_its_target(target, sign):
 
 
 def linear_critics(nets, slope):
-    """Q(s, a) = slope·a₀, of both members."""
+    """Replace both critics by Q(s, a) = slope·a₀."""
 
     class Linear(torch.nn.Module):
         def __init__(self):
@@ -189,7 +189,7 @@ def test_cql_gap_is_the_soft_maximum_over_the_whole_range():
 
 
 def samples(algorithm, nets, batch):
-    """CQL's, with the noise of its first update."""
+    """Return CQL's samples, with the noise of its first update."""
     draws = algorithm._draw_noise(nets, batch, step())
     return [tensor.detach() for tensor in algorithm._samples(nets, batch, *draws)]
 
@@ -197,7 +197,7 @@ def samples(algorithm, nets, batch):
 @pytest.mark.parametrize("later_column", ["obs", "new_obs"])
 @torch.no_grad()
 def test_cql_gap_equals_the_formula(later_column):
-    """From the actions and densities that it drew itself; those of the next state's policy are valued here or there."""
+    """With its own samples; actions of the next state's policy are evaluated at s or s'."""
     config = {
         "numActions": 2,
         "minQWeight": 3.0,
@@ -249,7 +249,7 @@ def test_cql_policy_clones_for_bc_iters_updates():
 
 
 def test_cql_lagrangian_equals_the_formula():
-    """From its metrics of the two critics; neither loss moves what the other trains."""
+    """From its metrics; neither loss has gradients for the parameters of the other."""
     config = {"lagrangian": True, "lagrangianThresh": 2.0, "minQWeight": 3.0}
     algorithm, nets = build_algorithm("CQL", config)
     log, critics = nets["gap_weight"].log, nets["critics"].parameters()
@@ -278,7 +278,7 @@ def test_cql_lagrangian_moves_the_gap_towards_the_threshold():
 
 
 def test_cql_target_entropy_depends_on_the_range():
-    """-1 for each element, were its range ±1: of [-2, 2] x [0, 1] that is log 2 + log ½ more, which is 0 more."""
+    """-1 per element for a range of ±1; [-2, 2] x [0, 1] adds log 2 + log ½ = 0."""
     algorithm, nets = build_algorithm("CQL", {}, WIDE)
     assert float(algorithm._target_entropy(nets["range"])) == pytest.approx(-2.0)
     algorithm, nets = build_algorithm("CQL", {}, gym.spaces.Box(-3, 3, (1,), np.float32))

@@ -1,4 +1,4 @@
-"""A user's connector, pre-learner and network, written once: RLlib and Hindcast each give their base classes.
+"""A custom connector, pre-learner and network, written once for the base classes of RLlib and Hindcast.
 
 Nothing here imports either, so that both environments can.
 """
@@ -32,7 +32,7 @@ def connector(base):
     return ScalingConnector
 
 
-def last_piece(base):
+def last_connector(base):
     class Last(base):
         def __call__(self, *, rl_module, batch, shared_data, **kwargs):
             assert shared_data["scaled"]
