@@ -58,7 +58,7 @@ def attempt_of(resource: Resource, number: int = 1, uid: str = UID, **inputs: Re
     return Attempt(
         revision=resource.spec.revision,
         number=number,
-        child=child_name(resource.kind, resource.metadata.name, resource.spec.revision, number),
+        ray_job_name=child_name(resource.kind, resource.metadata.name, resource.spec.revision, number),
         namespace="rl",
         uid=uid,
         spec_hash=spec_hash(resource),

@@ -71,6 +71,7 @@ def _yaml(value: Any) -> str:
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.width = 110
+    yaml.representer.ignore_aliases = lambda _: True  # type: ignore[method-assign]
     stream = io.StringIO()
     yaml.dump(value, stream)
     return stream.getvalue()

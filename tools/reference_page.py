@@ -13,9 +13,14 @@ _INTRODUCTION = """\
 
 # Reference
 
-Two resources, group `hindcast.dev`, version `v1alpha1`. Fields are camelCase in YAML and snake_case in
-Python; a field that is not here is refused. YAML is read as version 1.2, so `8e-4` is a number. A *size* is a
-number of bytes with a unit (`512Mi`, `1Gi`, `500M`) or without one.
+Two resources, group `hindcast.dev`, version `v1alpha1`; [api-versions.md](api-versions.md) says what may still change.
+Fields are camelCase in YAML and snake_case in Python; a field that is not here is refused. YAML is read as version 1.2,
+so `8e-4` is a number. A *size* is a number of bytes with a unit (`512Mi`, `1Gi`, `500M`) or without one; *CPUs* are a
+number (`2`, `0.5`) or thousandths (`500m`).
+
+Values of enums are PascalCase (`Auto`, `None`, `MeanStd`), but for names that others have spelled: of torch (`relu`,
+`cuda`), of codecs (`lz4`), estimators (`dr`), operators (`>=`) and columns (`obs`). In Python they have RLlib's
+spelling: `grad_clip_by="global_norm"` is `gradClipBy: GlobalNorm`.
 
 `hindcast validate FILE` checks a file against all of this; a cluster checks it at admission.
 """
@@ -156,7 +161,9 @@ def _scalar(schema: Schema) -> str:
         words = schema.get("enum", [schema.get("const")])
         return ", ".join(f"`{word}`" if word else '`""`' for word in words)
     if schema.get("x-kubernetes-int-or-string"):
-        return "size" if "Ki" in schema.get("pattern", "") else "whole number or `auto`"
+        return "size" if "Ki" in schema.get("pattern", "") else "whole number or `Auto`"
+    if "m?$" in schema.get("pattern", ""):
+        return "CPUs"
     bounds = [f"{sign} {schema[key]}" for key, sign in _BOUNDS.items() if key in schema]
     return " ".join([_TYPES.get(schema.get("type", ""), "any"), *bounds])
 

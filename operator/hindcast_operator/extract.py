@@ -73,8 +73,8 @@ def config_map_facts(raw: Raw, before: ConfigMapFacts | None, now: datetime) -> 
         before = None
     report = _report(data.get(REPORT_KEY))
     known = before.report if before else None
-    beats_on = report is not None and (known is None or known.beat != report.beat)
-    moves_on = report is not None and (known is None or known.moved != report.moved)
+    beats_on = report is not None and (known is None or known.number != report.number)
+    moves_on = report is not None and (known is None or known.last_progress_time != report.last_progress_time)
     return ConfigMapFacts(
         name=metadata["name"],
         uid=metadata["uid"],

@@ -30,7 +30,7 @@ def _public() -> dict[str, tuple[str, str]]:
 def __getattr__(name: str) -> Any:
     module, own = _public().get(name, ("", name))
     if not module and name[0].isupper():
-        import_module("hindcast.rllib_names").refuse(name)
+        import_module("hindcast.rllib_names").refuse_unsupported(name)
         module = _generating(name)
     if not module or not hasattr(import_module(module), own):
         raise AttributeError(f"module 'hindcast' has no attribute {name!r}")

@@ -232,7 +232,7 @@ def test_missing_reward_is_reported():
         ),
         ({"dropout": 1.0}, {}, "config.dropout is 1.0, expected less than 1"),
         ({}, {"recurrent": "lstm"}, "DecisionTransformer builds its own kind of policy"),
-        ({}, {"distribution": "gaussian"}, "'gaussian' is for continuous actions"),
+        ({}, {"distribution": "gaussian"}, "'Gaussian' is for continuous actions"),
     ],
 )
 def test_invalid_options_are_refused(config, model, sentence):

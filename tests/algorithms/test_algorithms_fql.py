@@ -260,7 +260,7 @@ def test_evaluation_and_recording_follow_from_the_seed(tmp_path):
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ({"distribution": "gaussian"}, "'gaussian', which FQL cannot train: use auto"),
+        ({"distribution": "gaussian"}, "'Gaussian', which FQL cannot train: use Auto"),
         ({"recurrent": "lstm"}, "FQL builds its own kind of policy"),
     ],
 )

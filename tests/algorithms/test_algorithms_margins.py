@@ -92,8 +92,8 @@ def swings(tmp_path_factory):
     "run",
     [
         ("CQL", {"alphaLr": 1e-3}, {}, -700.0),
-        ("IQL", {"valueLr": 1e-3, **SHARP}, {"distribution": "squashedGaussian"}, -200.0),
-        ("TD3BC", {}, {"observationFilter": "meanStd"}, None),
+        ("IQL", {"valueLr": 1e-3, **SHARP}, {"distribution": "SquashedGaussian"}, -200.0),
+        ("TD3BC", {}, {"observationFilter": "MeanStd"}, None),
         ("ReBRAC", {}, {}, None),
     ],
     ids=lambda run: run[0],

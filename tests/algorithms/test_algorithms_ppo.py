@@ -262,5 +262,5 @@ def rollout_of_boxes(nets):
 def test_deterministic_policy_is_refused():
     algorithm = build("PPO", {})
     model = ModelSpec(distribution="deterministic")
-    with pytest.raises(SpecError, match="'deterministic', which PPO cannot train: use auto, "):
+    with pytest.raises(SpecError, match="'Deterministic', which PPO cannot train: use Auto, "):
         new_networks(algorithm, ModelInputs(OBS, gym.spaces.Box(-1, 1, (2,), np.float32), model), seed=0)

@@ -340,15 +340,15 @@ def test_unsupported_actions_are_refused(name, space, sentence):
 @pytest.mark.parametrize(
     ("name", "distribution", "sentence"),
     [
-        ("TD3BC", "gaussian", "which TD3BC cannot train: use auto, deterministic, squashedDeterministic"),
+        ("TD3BC", "gaussian", "which TD3BC cannot train: use Auto, Deterministic, SquashedDeterministic"),
         (
             "ReBRAC",
             "squashedGaussian",
-            "which ReBRAC cannot train: use auto, deterministic, squashedDeterministic",
+            "which ReBRAC cannot train: use Auto, Deterministic, SquashedDeterministic",
         ),
-        ("CQL", "deterministic", "which CQL cannot train: use auto, gaussian, "),
-        ("SAC", "deterministic", "which SAC cannot train: use auto, gaussian, "),
-        ("IQL", "deterministic", "which IQL cannot train: use auto, categorical, "),
+        ("CQL", "deterministic", "which CQL cannot train: use Auto, Gaussian, "),
+        ("SAC", "deterministic", "which SAC cannot train: use Auto, Gaussian, "),
+        ("IQL", "deterministic", "which IQL cannot train: use Auto, Categorical, "),
     ],
 )
 def test_unsupported_distributions_are_refused(name, distribution, sentence):

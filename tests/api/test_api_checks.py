@@ -10,7 +10,7 @@ from hindcast.api import validate_resource
 from hindcast.errors import SpecError
 
 SAMPLES: dict[str, Any] = {"input": [{"sampler": {}}]}
-FILTERED: dict[str, Any] = {"model": {"observationFilter": "meanStd"}}
+FILTERED: dict[str, Any] = {"model": {"observationFilter": "MeanStd"}}
 PRIORITISED: dict[str, Any] = {"config": {"prioritizedReplay": True}}
 BESIDE_DATA: dict[str, Any] = {"input": [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]}
 CHECKPOINT: dict[str, Any] = {"initialCheckpoint": "runs/clone"}
@@ -36,14 +36,14 @@ TRAININGS = [
     ),
     (
         "BC",
-        {"model": {"recurrent": "lstm"}, "config": {"trainBatchSizePerLearner": 16}},
+        {"model": {"recurrent": "LSTM"}, "config": {"trainBatchSizePerLearner": 16}},
         "model.maxSeqLen is 20, expected at most spec.config.trainBatchSizePerLearner, 16",
     ),
     (
         "IQL",
-        {"model": {"distribution": "deterministic"}},
-        "model.distribution is 'deterministic', which IQL cannot train: use auto, categorical, gaussian, "
-        "squashedGaussian, boundedGaussian",
+        {"model": {"distribution": "Deterministic"}},
+        "model.distribution is 'Deterministic', which IQL cannot train: use Auto, Categorical, Gaussian, "
+        "SquashedGaussian, BoundedGaussian",
     ),
     (
         "DiscreteCQL",
@@ -53,8 +53,8 @@ TRAININGS = [
     (
         "DQN",
         SAMPLES | FILTERED,
-        "model.observationFilter is meanStd, whose statistics come from recorded data, and there are none: leave it "
-        "at none, and scale observations in a wrapper of the environment",
+        "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
+        "out, and scale observations in a wrapper of the environment",
     ),
     (
         "DQN",
@@ -75,8 +75,8 @@ TRAININGS = [
     (
         "own:Algorithm",
         SAMPLES | FILTERED,
-        "model.observationFilter is meanStd, whose statistics come from recorded data, and there are none: leave it "
-        "at none, and scale observations in a wrapper of the environment",
+        "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
+        "out, and scale observations in a wrapper of the environment",
     ),
 ]
 PATHS = (
@@ -95,13 +95,13 @@ EXPERTS = [
     ),
     (
         {"algorithm": "SAC"} | FILTERED,
-        "model.observationFilter is meanStd, whose statistics come from recorded data, and there are none: leave it "
-        "at none, and scale observations in a wrapper of the environment",
+        "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: leave it "
+        "out, and scale observations in a wrapper of the environment",
     ),
     (
-        {"model": {"distribution": "squashedDeterministic"}},
-        "model.distribution is 'squashedDeterministic', which PPO cannot train: use auto, categorical, gaussian, "
-        "squashedGaussian, boundedGaussian",
+        {"model": {"distribution": "SquashedDeterministic"}},
+        "model.distribution is 'SquashedDeterministic', which PPO cannot train: use Auto, Categorical, Gaussian, "
+        "SquashedGaussian, BoundedGaussian",
     ),
 ]
 
@@ -149,7 +149,7 @@ def test_an_expert_that_would_be_refused(change: dict[str, Any], sentence: str) 
         ("DQN", SAMPLES | PRIORITISED | {"pipeline": {"residency": "Streaming"}}),
         ("DQN", PRIORITISED | {"pipeline": {"residency": "Resident"}}),
         ("DQN", {"pipeline": {"residency": "Streaming"}, "learners": {"compile": True}}),
-        ("own:Algorithm", {"model": {"moduleClass": "own:Module", "recurrent": "lstm"}}),
+        ("own:Algorithm", {"model": {"moduleClass": "own:Module", "recurrent": "LSTM"}}),
         ("DQN", {"config": {"epsilon": [[0, 1], [10_000, 0.05]]}}),
     ],
 )

@@ -117,12 +117,80 @@ def test_printer_columns(definition: dict[str, Any]) -> None:
     columns = version(definition)["additionalPrinterColumns"]
     shown = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority")]
-    assert shown == ["State", "Algorithm", "Progress", "Return", "Age"]
+    assert shown == ["State", "Reason", "Algorithm", "Progress", "Return", "Attempt", "Age"]
     assert wide[0] == "RayJob"
     assert wide[-1] == "Message"
     known = {path for path, _ in nodes(root(definition))}
     for column in columns:
-        assert column["jsonPath"] in known | {".metadata.creationTimestamp"}
+        path = re.sub(r"\[.*?\](?=\.)", "[]", column["jsonPath"])
+        assert path in known | {".metadata.creationTimestamp"}
+
+
+def test_selectable_fields_are_fields_of_one_value(definition: dict[str, Any]) -> None:
+    known = dict(nodes(root(definition)))
+    paths = [field["jsonPath"] for field in version(definition)["selectableFields"]]
+    assert paths[:2] == [".status.state", ".spec.suspend"]
+    assert [known[path]["type"] for path in paths] == ["string", "boolean", "string", "string"]
+
+
+def test_lists_with_keys_are_merged_by_them_and_others_as_a_whole_or_as_sets(
+    definition: dict[str, Any],
+) -> None:
+    lists = {
+        re.sub(r"\[\]$", "", path): node
+        for path, node in nodes(root(definition))
+        if node.get("type") == "array"
+    }
+    keys = {
+        path: node["x-kubernetes-list-map-keys"]
+        for path, node in lists.items()
+        if node["x-kubernetes-list-type"] == "map"
+    }
+    assert keys == {
+        ".spec.cluster.env": ["name"],
+        ".spec.cluster.imagePullSecrets": ["name"],
+        ".spec.cluster.volumes": ["name"],
+        ".status.conditions": ["type"],
+        ".status.runs": ["revision", "attempt"],
+    }
+    sets = [path for path, node in lists.items() if node["x-kubernetes-list-type"] == "set"]
+    assert {path.rsplit(".", 1)[-1] for path in sets} == (
+        {"columns", "compressColumns"} if ".spec.input" in lists else {"compressColumns"}
+    )
+    assert {node["x-kubernetes-list-type"] for node in lists.values()} == {"map", "set", "atomic"}
+
+
+def test_enums_are_in_pascal_case_but_for_names_of_others(definition: dict[str, Any]) -> None:
+    ours = {
+        path: [word for word in node["enum"] if not re.fullmatch(r"[A-Z0-9][A-Za-z0-9]*", word)]
+        for path, node in nodes(root(definition))
+        if "enum" in node
+    }
+    others = {path.rsplit(".", 1)[-1].strip("[]") for path, words in ours.items() if words}
+    names_of_others = {
+        "compression",
+        "convActivation",
+        "convPadding",
+        "device",
+        "estimates",
+        "fcnetActivation",
+    }
+    assert others <= names_of_others | {"medium", "op"}
+
+
+def test_descriptions_tell_the_defaults_of_fields(definition: dict[str, Any]) -> None:
+    untold = [
+        path
+        for path, node in nodes(root(definition))
+        if path.startswith(".spec.")
+        and "default" in node
+        and "properties" not in node
+        and "Default:" not in node["description"]
+    ]
+    assert untold == []
+    spec = root(definition)["properties"]["spec"]["properties"]
+    assert spec["seed"]["description"].endswith(" Default: 0.")
+    assert spec["runPolicy"]["properties"]["backoffLimit"]["description"].endswith(" Default: 3.")
 
 
 def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> None:
@@ -137,7 +205,7 @@ def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> N
         ("minQWeight", "Default: CQL 5, DiscreteCQL 1."),
         ("tau", "Default: 0.005."),
         ("targetEntropy", "Default: null."),
-        ("gradClipBy", "Default: global_norm."),
+        ("gradClipBy", "Default: GlobalNorm."),
         ("epsilon", "Default: [[0, 1], [10000, 0.05]]."),
     ],
 )
@@ -300,7 +368,12 @@ def test_structural_schema_of_a_model() -> None:
     }
     assert structural(Part.model_json_schema())["properties"] == {
         "leaf": {**leaf, "description": "The leaf.", "default": {}},
-        "leaves": {"type": "array", "maxItems": 64, "items": {**leaf, "description": "A leaf."}},
+        "leaves": {
+            "type": "array",
+            "maxItems": 64,
+            "items": {**leaf, "description": "A leaf."},
+            "x-kubernetes-list-type": "atomic",
+        },
         "names": {
             "type": "object",
             "maxProperties": 64,

@@ -1,6 +1,7 @@
 """What is generated is what would be generated now; and loading a resource costs no heavy import."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ def test_crds_are_yaml_that_ships_with_the_package() -> None:
         crd = REPOSITORY / "crds" / f"hindcast.dev_{plural}.yaml"
         loaded = YAML(typ="safe", pure=True).load(crd.read_text(encoding="utf-8"))
         assert loaded["metadata"]["name"] == f"{plural}.hindcast.dev"
+        assert not re.search(r": &\w+$", crd.read_text(encoding="utf-8"), re.MULTILINE), "has YAML anchors"
         shipped = REPOSITORY / "runtime/hindcast/api/generated" / f"{plural}.yaml"
         assert shipped.read_text(encoding="utf-8") == crd.read_text(encoding="utf-8")
 

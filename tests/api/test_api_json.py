@@ -119,10 +119,10 @@ def test_the_api_server_leaves_the_run_policy_to_the_platform() -> None:
 @pytest.mark.parametrize(
     ("duration", "expected"),
     [
-        (0, "is 0, expected at least 1 or auto"),
-        (2.5, "is 2.5, expected a whole number or auto"),
-        (True, "is true, expected a whole number or auto"),
-        ("Auto", "is 'Auto' (text), expected a whole number or auto"),
+        (0, "is 0, expected at least 1 or Auto"),
+        (2.5, "is 2.5, expected a whole number or Auto"),
+        (True, "is true, expected a whole number or Auto"),
+        ("always", "is 'always' (text), expected a whole number or Auto"),
         (1e30, "spec.evaluation.duration"),
     ],
 )

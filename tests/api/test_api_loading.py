@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hindcast.api import OfflineRecording, OfflineTraining, load_resources, validate_resource
+from hindcast.api import OfflineRecording, OfflineTraining, document_of, load_resources, validate_resource
 from hindcast.api.documents import read_documents
 from hindcast.errors import SpecError
 from layers import examples
@@ -64,7 +64,7 @@ def test_both_kinds_from_one_file_in_order_with_their_lines(tmp_path: Path) -> N
 
 def test_json_is_yaml_too(tmp_path: Path) -> None:
     (loaded,) = load_resources([write(tmp_path, TRAINING)])
-    text = json.dumps(loaded.resource.model_dump(by_alias=True, mode="json", exclude_none=True))
+    text = json.dumps(document_of(loaded.resource))
     (again,) = load_resources(write(tmp_path, text, "run.json"))
     assert again.resource == loaded.resource
 
@@ -330,7 +330,7 @@ spec:
     dataWorkers: {minReplicas: 4, maxReplicas: 8}
     prefetchBatches: 2
   learners: {replicas: 2, gpus: 1}
-  evaluation: {interval: 3, duration: auto, runners: 1, parallelToTraining: true}
+  evaluation: {interval: 3, duration: Auto, runners: 1, parallelToTraining: true}
   stop: {episodeReturnMean: 450}
   checkpoint: {path: s3://bucket/runs, every: 10, keep: 3}
   suspend: false

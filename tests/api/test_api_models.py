@@ -6,15 +6,16 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from hindcast.api import OfflineRecording, OfflineTraining, parse_bytes
-from hindcast.api.cluster import EnvVar, Volume
-from hindcast.api.environment import EnvironmentSpec, Named
+from hindcast.api.cluster import ClusterSpec, EnvVar, PodResources, Volume
+from hindcast.api.environment import EnvironmentSpec, NamedCall
 from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.input import InputSource
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
 from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.recording import CheckpointPolicy, Duration, OutputSpec, PolicySpec
 from hindcast.api.sentences import models_in
-from hindcast.api.training import OfflineTrainingSpec, StopSpec
+from hindcast.api.training import LearnersSpec, OfflineTrainingSpec, StopSpec
 
 TRAINING = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 1}}
 
@@ -36,10 +37,10 @@ def test_a_minimal_training_has_the_documented_defaults() -> None:
 
 
 def test_fields_have_the_same_meaning_in_both_spellings() -> None:
-    camel = EvaluationSpec.model_validate({"durationUnit": "timesteps", "parallelToTraining": True})
+    camel = EvaluationSpec.model_validate({"durationUnit": "Timesteps", "parallelToTraining": True})
     snake = EvaluationSpec.model_validate({"duration_unit": "timesteps", "parallel_to_training": True})
     assert camel == snake
-    assert camel.model_dump(by_alias=True)["durationUnit"] == "timesteps"
+    assert camel.model_dump(by_alias=True)["durationUnit"] == "Timesteps"
 
 
 def test_specs_do_not_change_once_built() -> None:
@@ -75,7 +76,7 @@ def test_a_whole_number_may_be_written_with_an_exponent() -> None:
         (OutputSpec, {"path": "x", "format": "Columns", "encoding": "MessagePack"}, "needs format Episodes"),
         (OutputSpec, {"path": "x", "format": "CSV", "encoding": "MessagePack"}, "with format CSV"),
         (OutputSpec, {"path": "x", "format": "JSON", "compression": "zstd"}, "text is not compressed"),
-        (EvaluationSpec, {"duration": "auto"}, "auto without parallelToTraining"),
+        (EvaluationSpec, {"duration": "Auto"}, "Auto without parallelToTraining"),
         (DataWorkersSpec, {"minReplicas": 1}, "has one of minReplicas and maxReplicas; give both"),
         (DataWorkersSpec, {"minReplicas": 3, "maxReplicas": 2}, "has minReplicas 3 above maxReplicas 2"),
         (DataWorkersSpec, {"replicas": 1, "minReplicas": 1, "maxReplicas": 2}, "give one or the other"),
@@ -184,7 +185,7 @@ def test_a_wrapper_is_a_name_or_a_name_with_arguments() -> None:
     spec = EnvironmentSpec.model_validate(
         {"id": "CartPole-v1", "wrappers": ["A", {"name": "b:C", "kwargs": {"k": 1}}]}
     )
-    assert spec.wrappers == [Named(name="A"), Named(name="b:C", kwargs={"k": 1})]
+    assert spec.wrappers == [NamedCall(name="A"), NamedCall(name="b:C", kwargs={"k": 1})]
 
 
 def test_spaces_nest_and_keep_infinite_bounds_as_words() -> None:
@@ -246,7 +247,7 @@ class TestInitialisers:
     )
     def test_names_with_and_without_underscore(self, given: Any) -> None:
         model = ModelSpec.model_validate({"fcnetKernelInitializer": given})
-        assert model.fcnet_kernel_initializer == Named(name="xavier_uniform")
+        assert model.fcnet_kernel_initializer == NamedCall(name="xavier_uniform")
 
     @pytest.mark.parametrize(
         ("field", "given", "sentence"),
@@ -278,3 +279,29 @@ class TestInitialisers:
     def test_a_mistake_is_a_sentence(self, field: str, given: Any, sentence: str) -> None:
         with pytest.raises(ValidationError, match=sentence):
             ModelSpec.model_validate({field: given})
+
+
+@pytest.mark.parametrize(
+    ("written", "cpus"), [(2, 2.0), (0.5, 0.5), ("500m", 0.5), ("2", 2.0), ("0.25", 0.25)]
+)
+def test_cpus_are_quantities(written: object, cpus: float) -> None:
+    assert LearnersSpec.model_validate({"cpus": written}).cpus == cpus
+    assert PodResources.model_validate({"cpu": written}).cpu == cpus
+
+
+@pytest.mark.parametrize("written", [0, "0m", -1, "0.5 cores", "1Gi", True, [1], float("nan")])
+def test_cpus_that_are_no_quantity_above_zero_are_refused(written: object) -> None:
+    with pytest.raises(ValidationError, match=r"expected CPUs above 0 such as 2, 0\.5 or 500m"):
+        LearnersSpec.model_validate({"cpus": written})
+
+
+def test_lists_that_are_merged_by_name_refuse_a_name_twice() -> None:
+    env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
+    assert [entry.name for entry in ClusterSpec.model_validate({"env": env}).env] == ["A", "B"]
+    with pytest.raises(ValidationError, match="has 2 entries with name 'A'; keep one"):
+        ClusterSpec.model_validate({"env": [*env, {"name": "A", "value": "3"}]})
+
+
+def test_columns_refuse_a_column_twice() -> None:
+    with pytest.raises(ValidationError, match="has 'obs' 2 times; keep one"):
+        InputSource.model_validate({"path": "data", "columns": ["obs", "actions", "obs"]})

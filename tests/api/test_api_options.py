@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import checks, options
 from hindcast.api.checks import check_algorithm
 from hindcast.api.option_types import Schedule
-from hindcast.api.options import build_model, normalised
+from hindcast.api.options import build_model, non_default_options
 from hindcast.api.sentences import sentence
 
 
@@ -57,10 +57,10 @@ def said(algorithm: str, config: object, kind: str = "OfflineTraining", model: o
 
 @pytest.mark.usefixtures("_stub")
 def test_a_recurrent_model_needs_an_algorithm_that_trains_it() -> None:
-    refusal = "spec.model.recurrent is 'gru', but Stub learns from single timesteps and cannot train a recurrent policy"
-    assert said("Stub", {}, model={"recurrent": "gru"}) == [refusal]
-    assert said("Plain", {}, model={"recurrent": "gru"}) == []
-    assert said("Stub", {}, model={"recurrent": "none"}) == said("Stub", {}, model="no mapping") == []
+    refusal = "spec.model.recurrent is 'GRU', but Stub learns from single timesteps and cannot train a recurrent policy"
+    assert said("Stub", {}, model={"recurrent": "GRU"}) == [refusal]
+    assert said("Plain", {}, model={"recurrent": "GRU"}) == []
+    assert said("Stub", {}, model={"recurrent": "None"}) == said("Stub", {}, model="no mapping") == []
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_sentences() -> None:
 @pytest.mark.usefixtures("_stub")
 def test_normalised_config_names_only_what_differs_from_the_defaults() -> None:
     config = {"lr": 1, "bcIters": 0, "clipBy": "norm", "size": 1e1}
-    assert normalised("Stub", config) == {"lr": 1.0, "size": 10}
+    assert non_default_options("Stub", config) == {"lr": 1.0, "size": 10}
 
 
 def test_shipped_schemas_name_the_kinds_they_serve() -> None:

@@ -653,7 +653,7 @@ class TestMistakes:
             ),
             (
                 lambda: bc().evaluation(evaluation_duration="auto").to_resource(),
-                "has duration auto without parallelToTraining",
+                "has duration Auto without parallelToTraining",
             ),
             (
                 lambda: BCConfig().offline_data(input_="a").evaluation(evaluation_interval=1).to_resource(),

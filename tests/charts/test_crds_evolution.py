@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from hindcast.api.options import algorithms
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
 
@@ -19,6 +21,7 @@ from crd_changes import breaking, compare, read  # noqa: E402
 
 RELEASED = Path(__file__).parent / "released"
 TRAINING = read(RELEASED)["offlinetrainings.hindcast.dev"]
+ALGORITHMS = algorithms("OfflineTraining")
 Change = Callable[[Any, Any], object]
 
 
@@ -83,7 +86,7 @@ BAD: list[tuple[str, Change, str]] = [
     ("type in a list", put("input.[].weight", type="string"), "spec.input.[].weight: its type was number"),
     (
         "enum",
-        put("learners.device", enum=["auto"]),
+        put("learners.device", enum=["Auto"]),
         "spec.learners.device: cpu, cuda was allowed, is refused",
     ),
     ("new enum", put("cluster.image", enum=["a"]), "spec.cluster.image: anything was allowed"),
@@ -163,9 +166,13 @@ GOOD: dict[str, Change] = {
     "version beside it": lambda _, crd: crd["versions"].append({**crd["versions"][0], "name": "v1"}),
     "short name beside it": lambda _, crd: crd["names"]["shortNames"].append("train"),
     "no rule": lambda s, _: s["x-kubernetes-validations"].pop(),
-    "rule of a new field": rule("!has(self.config.beta) || self.algorithm in ['MARWIL']", "", ".config.beta"),
+    "rule of a new field": rule(
+        "!has(self.config.novel) || self.algorithm in ['MARWIL']", "", ".config.novel"
+    ),
     "field of all algorithms so far": rule(
-        "!has(self.config) || !has(self.config.lr) || self.algorithm in ['BC', 'MARWIL']", "", ".config.lr"
+        f"!has(self.config) || !has(self.config.lr) || self.algorithm in {[*ALGORITHMS, 'Novel']}",
+        "",
+        ".config.lr",
     ),
     "a rule or something else": lambda s, _: loosen(s),
     "rule against what nothing carried out": rule("!has(self.sampler)", "input.[]"),

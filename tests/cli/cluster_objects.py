@@ -37,10 +37,10 @@ SIZES: Raw = {
 PROGRESS: Raw = {
     "iteration": 30,
     "percentage": 30.0,
-    "etaSeconds": 724,
+    "estimatedRemainingSeconds": 724,
     "summary": "30/100 iterations",
     "episodeReturn": "312.5",
-    "lastUpdated": "2026-11-21T06:09:48Z",
+    "lastReportTime": "2026-11-21T06:09:48Z",
     "metrics": {
         "loss": 0.1234,
         "episodeReturnMean": 312.5,
@@ -52,8 +52,8 @@ PROGRESS: Raw = {
 CHECKPOINT: Raw = {
     "path": "s3://bucket/runs/clone/r1/checkpoints/checkpoint-300",
     "iteration": 30,
-    "saved": "2026-11-21T06:08:00Z",
-    "best": "s3://bucket/runs/clone/r1/checkpoints/checkpoint-200",
+    "saveTime": "2026-11-21T06:08:00Z",
+    "bestPath": "s3://bucket/runs/clone/r1/checkpoints/checkpoint-200",
     "bestEpisodeReturnMean": 330.0,
 }
 
@@ -74,10 +74,10 @@ def run(attempt: int = 1, revision: int = 1, letter: str = "t", **fields: Any) -
     return {
         "revision": revision,
         "attempt": attempt,
-        "child": f"clone-{letter}{revision}-{attempt}",
+        "rayJobName": f"clone-{letter}{revision}-{attempt}",
         "specHash": "0123456789abcdef",
-        "started": "2026-11-21T06:00:05Z",
-        "admitted": "2026-11-21T06:00:05Z",
+        "startTime": "2026-11-21T06:00:05Z",
+        "admissionTime": "2026-11-21T06:00:05Z",
         "inputs": {"defaults": {"storageRoot": "s3://bucket"}},
         **fields,
     }
@@ -115,13 +115,13 @@ def recording(status: Raw | None = None, **spec: Any) -> Raw:
 def running(**status: Any) -> Raw:
     """The status of a training in its second attempt."""
     lost = run(1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory")
-    lost |= {"finished": "2026-11-21T06:01:05Z"}
-    second = run(2, retries=1, started="2026-11-21T06:01:30Z", heard="2026-11-21T06:02:00Z")
+    lost |= {"endTime": "2026-11-21T06:01:05Z"}
+    second = run(2, retries=1, startTime="2026-11-21T06:01:30Z", firstReportTime="2026-11-21T06:02:00Z")
     return {
         "state": "Running",
         "message": "Attempt 2 is running: Training",
         "conditions": [condition("Ready", True, "Running"), condition("ClusterReady", True, "ClusterReady")],
-        "rayJob": "clone-t1-2",
+        "rayJobName": "clone-t1-2",
         "progress": PROGRESS,
         "checkpoint": CHECKPOINT,
         "resolved": SIZES,

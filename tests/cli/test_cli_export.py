@@ -26,7 +26,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
 def test_the_best_checkpoint_is_exported(hindcast: Hindcast, cluster: FakeCluster, tmp_path: Path) -> None:
     policy = make_policy(WALK)
     policy.save(tmp_path / "best")
-    cluster.add(training(running(checkpoint={"path": "/gone", "best": str(tmp_path / "best")})))
+    cluster.add(training(running(checkpoint={"path": "/gone", "bestPath": str(tmp_path / "best")})))
     called = hindcast("export", "training/clone", str(tmp_path / "out"), "--format", "safetensors")
     assert called.code == 0, called.err
     assert Policy.load(tmp_path / "out").digest == policy.digest

@@ -17,7 +17,7 @@ from hindcast.cli.cluster import live_log
 from hindcast.cli.cluster.run_storage import log_path
 from hindcast.run.claim import log_file
 
-LOST = run(1, outcome="Lost", reason="LostDriver", finished="2026-11-21T06:01:00Z")
+LOST = run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:01:00Z")
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def over(state: str, reason: str, message: str, **status: Any) -> dict[str, Any]
             condition("Complete" if good else "Failed", True, reason, message, finished),
             condition("Finished", True, reason, message, finished),
         ],
-        runs=[run(1, outcome=state, reason=reason, message=message, finished=finished)],
+        runs=[run(1, outcome=state, reason=reason, message=message, endTime=finished)],
         **status,
     )
 
@@ -84,7 +84,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
         "hindcast status OfflineRecording/expert -n rl",
     ),
     "Queued": (
-        training(waiting("Queued", "Queued", "RayJob is queued by Kueue", runs=[run(1, admitted=None)])),
+        training(waiting("Queued", "Queued", "RayJob is queued by Kueue", runs=[run(1, admissionTime=None)])),
         "since 2026-11-21 06:00:05 UTC, 9 min 55 s",
         "kubectl get workloads -n rl",
     ),
@@ -105,7 +105,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
                 "Retrying",
                 "Retrying",
                 "Attempt 1 was lost (LostDriver)",
-                runs=[run(1, outcome="Lost", reason="LostDriver", finished="2026-11-21T06:09:30Z")],
+                runs=[run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:09:30Z")],
             )
         ),
         "since 2026-11-21 06:09:30 UTC, 30 s",
@@ -155,7 +155,7 @@ STATES["Suspending"] = (
         running(
             state="Suspending",
             message="The attempt was asked to save a checkpoint and stop",
-            runs=[run(1, askedToStop="2026-11-21T06:09:55Z")],
+            runs=[run(1, stopRequestedTime="2026-11-21T06:09:55Z")],
         ),
         suspend=True,
     ),
@@ -184,7 +184,7 @@ def test_a_running_training_on_one_screen() -> None:
     assert "30 %  30/100 iterations  about 12 min 4 s left  reported 12 s ago" in text
     assert "loss 0.123  return 312  timesteps/s 12.3k  waits for data 3 %  entropy 0.5" in text
     assert f"{CHECKPOINT['path']} (iteration 30, 2 min 0 s old)" in text
-    assert f"best: {CHECKPOINT['best']} (return 330)" in text
+    assert f"best: {CHECKPOINT['bestPath']} (return 330)" in text
     assert "1 used of 5" in text
     assert "head       1 of 1 ready       0.54 CPU, 2Gi" in text
     assert "data       2 of 2 to 8 ready  1 CPU, 3Gi" in text
@@ -252,11 +252,11 @@ def test_a_training_without_an_environment_says_what_its_policy_is_worth() -> No
     text = shown(training(running(progress=judged, checkpoint=best | {"bestEstimatedReturn": 8.75})))
     assert sentence in text
     assert "estimated return 8.5  validation loss 0.25" in text
-    assert f"best: {CHECKPOINT['best']} (estimated return 8.75)" in text
+    assert f"best: {CHECKPOINT['bestPath']} (estimated return 8.75)" in text
 
 
 def test_a_silent_run_shows_when_it_reported() -> None:
-    late = PROGRESS | {"lastUpdated": "2026-11-21T06:05:00Z"}
+    late = PROGRESS | {"lastReportTime": "2026-11-21T06:05:00Z"}
     assert "reported 5 min 0 s ago" in shown(training(running(progress=late)))
 
 
@@ -277,7 +277,7 @@ def test_an_unknown_state_and_reason_of_a_newer_operator_are_shown_as_they_are()
 
 
 def test_only_the_latest_attempts_are_listed() -> None:
-    runs = [run(number, outcome="Lost", finished="2026-11-21T06:01:00Z") for number in range(20, 0, -1)]
+    runs = [run(number, outcome="Lost", endTime="2026-11-21T06:01:00Z") for number in range(20, 0, -1)]
     text = shown(training(running(runs=runs)))
     assert "r1-16" in text
     assert "r1-15" not in text

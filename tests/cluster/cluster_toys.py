@@ -39,7 +39,7 @@ def attempt(
     return Attempt(
         revision=resource.spec.revision,
         number=number,
-        child=f"{resource.metadata.name}-r{resource.spec.revision}-{number}",
+        ray_job_name=f"{resource.metadata.name}-r{resource.spec.revision}-{number}",
         namespace="tests",
         uid="4f1c",
         spec_hash=spec_hash(resource),

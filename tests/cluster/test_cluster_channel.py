@@ -24,7 +24,9 @@ from hindcast.errors import SpecError
 
 AT = ConfigMapName("tests", "walk-r1-1")
 PATH = "/api/v1/namespaces/tests/configmaps/walk-r1-1"
-REPORT = Report(beat=1, at="2026-01-01T00:00:00Z", moved="2026-01-01T00:00:00Z", stage="Starting")
+REPORT = Report(
+    number=1, report_time="2026-01-01T00:00:00Z", last_progress_time="2026-01-01T00:00:00Z", stage="Starting"
+)
 
 
 class Api(ThreadingHTTPServer):

@@ -17,8 +17,8 @@ def test_the_latest_checkpoint_with_its_time(walks: Path, tmp_path: Path) -> Non
     assert found is not None
     assert found.iteration == 3
     assert Path(found.path).is_dir()
-    assert found.saved is not None
-    assert before.replace(microsecond=0) <= datetime.fromisoformat(found.saved) <= datetime.now(UTC)
+    assert found.save_time is not None
+    assert before.replace(microsecond=0) <= datetime.fromisoformat(found.save_time) <= datetime.now(UTC)
 
 
 def test_an_empty_folder_has_none(tmp_path: Path) -> None:
@@ -30,6 +30,6 @@ def test_what_the_best_one_is_the_best_by(walks: Path, tmp_path: Path) -> None:
     train(training(tmp_path, walks, evaluation={"offline": offline}))
     found = checkpoint_status(resolve(tmp_path / "test" / "r1" / "checkpoints"))
     assert found is not None
-    assert found.best is not None
+    assert found.best_path is not None
     assert found.best_estimated_return is not None
     assert found.best_episode_return_mean is None

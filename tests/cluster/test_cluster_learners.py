@@ -41,7 +41,7 @@ class Group:
         from hindcast.cluster.learners import train as train_in_group
 
         attempt = Attempt(
-            revision=1, number=1, child="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
+            revision=1, number=1, ray_job_name="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
         )
         try:
             return train_in_group(resource, sources(resource), self.mailbox, Pools(attempt, labelled))
@@ -183,6 +183,6 @@ def test_a_learner_that_was_given_a_gpu_and_finds_none_says_so(
     tmp_path: Path, walks: Path, group: Group
 ) -> None:
     with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, and torch finds no CUDA device"):
-        learners = {"gpus": 1, "cpus": 1, "device": "auto"}
+        learners = {"gpus": 1, "cpus": 1, "device": "Auto"}
         group.train(described(tmp_path, walks, 1, learners=learners), labelled=True)
     assert not (tmp_path / "test").exists()

@@ -7,7 +7,9 @@ import pytest
 from hindcast.api.attempt import Attempt
 from hindcast.cluster.pools import Pools
 
-ATTEMPT = Attempt(revision=1, number=1, child="test-r1-1", namespace="tests", uid="4f1c", spec_hash="-")
+ATTEMPT = Attempt(
+    revision=1, number=1, ray_job_name="test-r1-1", namespace="tests", uid="4f1c", spec_hash="-"
+)
 
 
 @pytest.mark.parametrize(("cpus", "asked"), [(0.5, 1), (1.0, 1), (1.5, 2), (3.0, 3), (0.0, 0)])

@@ -54,12 +54,12 @@ def recorded(done: float, **metrics: float) -> Progress:
 
 
 def seconds(report: Report) -> float:
-    return (datetime.fromisoformat(report.at) - START).total_seconds()
+    return (datetime.fromisoformat(report.report_time) - START).total_seconds()
 
 
 def test_the_first_report_comes_at_once(channel: Told, time: Time) -> None:
     time.passes(0.1)
-    assert (channel.last.beat, channel.last.stage) == (1, "Starting")
+    assert (channel.last.number, channel.last.stage) == (1, "Starting")
 
 
 def test_changes_are_sent_every_ten_seconds_at_most(channel: Told, time: Time) -> None:
@@ -79,7 +79,7 @@ def test_it_beats_at_least_every_thirty_seconds(channel: Told, time: Time) -> No
     at = [seconds(report) for report in channel.reports]
     assert max(later - earlier for earlier, later in itertools.pairwise(at)) <= 30
     assert len(at) <= 9
-    assert [report.beat for report in channel.reports] == list(range(1, len(at) + 1))
+    assert [report.number for report in channel.reports] == list(range(1, len(at) + 1))
 
 
 def test_a_beat_without_progress_does_not_move(channel: Told, time: Time) -> None:
@@ -87,13 +87,13 @@ def test_a_beat_without_progress_does_not_move(channel: Told, time: Time) -> Non
     time.reporting.progress(recorded(1))
     time.passes(100)
     assert seconds(channel.last) > 80
-    assert channel.last.moved == "2026-01-01T00:00:05.000Z"
+    assert channel.last.last_progress_time == "2026-01-01T00:00:05.000Z"
     time.reporting.progress(recorded(1))  # said again, but nothing was done
     time.passes(50)
-    assert channel.last.moved == "2026-01-01T00:00:05.000Z"
+    assert channel.last.last_progress_time == "2026-01-01T00:00:05.000Z"
     time.reporting.mark_progress()
     time.passes(50)
-    assert channel.last.moved == "2026-01-01T00:02:35.000Z"
+    assert channel.last.last_progress_time == "2026-01-01T00:02:35.000Z"
 
 
 def test_the_outcome_is_sent_at_once_and_is_the_last_word(channel: Told, time: Time) -> None:
@@ -132,7 +132,7 @@ def test_what_could_not_be_sent_is_sent_later_with_growing_pauses(channel: Told,
     assert 5 < max(pauses) <= 15
     assert channel.last.progress is not None
     assert channel.last.progress.episodes == 7
-    assert channel.last.beat < 5  # reports that were not taken do not count
+    assert channel.last.number < 5  # reports that were not taken do not count
 
 
 def test_an_outcome_survives_an_api_server_that_is_away(channel: Told, time: Time) -> None:
@@ -164,7 +164,7 @@ def test_a_right_that_comes_late_is_waited_for(channel: Told, time: Time) -> Non
     channel.on_report = refuse
     time.passes(20)
     assert not time.reporting.is_superseded
-    assert channel.last.beat == 1
+    assert channel.last.number == 1
 
 
 def test_a_right_that_never_comes_is_not(channel: Told, time: Time) -> None:
@@ -191,7 +191,7 @@ class TestProgress:
     def test_of_a_recording(self) -> None:
         at = "2026-01-01T00:00:00Z"
         found = progress_status(recorded(120, timesteps_per_s=2000.0, **{"return": 487.25}), 12.7, at)
-        assert (found.episodes, found.percentage, found.eta_seconds) == (120, 24.0, 12)
+        assert (found.episodes, found.percentage, found.estimated_remaining_seconds) == (120, 24.0, 12)
         assert found.metrics == {"timestepsPerSecond": 2000.0, "episodeReturnMean": 487.25}
         assert (found.summary, found.episode_return) == ("120/500 episodes", "487.2")
 

@@ -156,7 +156,7 @@ ANY_TIME: dict[str, dict[str, Change]] = {
 EXTENDABLE: dict[str, Change] = {
     "evaluation.interval": (evaluated(), {"evaluation": {"interval": 3}}),
     "evaluation.duration": (evaluated(), {"evaluation": {"duration": 3}}),
-    "evaluation.durationUnit": (evaluated(), {"evaluation": {"durationUnit": "timesteps"}}),
+    "evaluation.durationUnit": (evaluated(), {"evaluation": {"durationUnit": "Timesteps"}}),
     "evaluation.envsPerRunner": (evaluated(), {"evaluation": {"envsPerRunner": 2}}),
     "evaluation.parallelToTraining": (evaluated(), {"evaluation": {"parallelToTraining": True}}),
     "evaluation.explore": (evaluated(), {"evaluation": {"explore": True}}),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from api_server import Object
-from hindcast.api.checks import REPLACED, STREAMED, UNFILTERED
-from hindcast.api.input import RECORDED_ALONE
+from hindcast.api.checks import NO_FILTER_STATISTICS, PRIORITIES_WITH_REPLACEMENT, PRIORITIES_WITH_STREAMING
+from hindcast.api.input import ONLY_WEIGHT_WITH_SAMPLER
 from hindcast.api.options import algorithms, live_algorithms
 
 REF = {"name": "a"}
@@ -20,7 +20,7 @@ OF_THESE = f"only {', '.join(live_algorithms())} can learn from a sampler"
 EXPERTS = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
 OF_EXPERTS = f"only {', '.join(EXPERTS)} can learn from a sampler"
 SAMPLER: Object = {"path": None, "sampler": {}}
-FILTERED: Object = {"model": {"observationFilter": "meanStd"}}
+FILTERED: Object = {"model": {"observationFilter": "MeanStd"}}
 
 
 def judged(stop: Object | None = None, **offline: Any) -> Object:
@@ -130,7 +130,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=(played(SAMPLER), played({"path": "a", "weight": 0.4}, SAMPLER | {"weight": 0.6})),
         bad=(played({"path": "a"}, SAMPLER),),
     ),
-    ("", RECORDED_ALONE): Examples(
+    ("", ONLY_WEIGHT_WITH_SAMPLER): Examples(
         good=(played(SAMPLER | {"weight": 1, "format": "Auto", "filter": []}),),
         bad=(
             played(SAMPLER | {"format": "CSV"}),
@@ -158,7 +158,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"algorithm": "DQN", "sampler": {}}, {"algorithm": "PPO"}),
         bad=({"sampler": {}}, {"algorithm": "PPO", "sampler": {"capacity": 5}}),
     ),
-    ("", f"model.observationFilter {UNFILTERED}"): Examples(
+    ("", f"model.observationFilter {NO_FILTER_STATISTICS}"): Examples(
         good=(
             FILTERED,
             played(SAMPLER),
@@ -167,7 +167,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         ),
         bad=(played(SAMPLER) | FILTERED,),
     ),
-    ("", f"pipeline.residency {STREAMED}"): Examples(
+    ("", f"pipeline.residency {PRIORITIES_WITH_STREAMING}"): Examples(
         good=(
             by_priority({"residency": "Resident"}),
             by_priority({"residency": "Streaming"}) | played(SAMPLER),
@@ -178,7 +178,7 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
             by_priority({"residency": "Streaming"}, algorithm="DiscreteCQL"),
         ),
     ),
-    ("", f"pipeline.sampling {REPLACED}"): Examples(
+    ("", f"pipeline.sampling {PRIORITIES_WITH_REPLACEMENT}"): Examples(
         good=(by_priority({"sampling": "Epochs"}), {"pipeline": {"sampling": "WithReplacement"}}),
         bad=(by_priority({"sampling": "WithReplacement"}),),
     ),
@@ -304,9 +304,9 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
         good=({"minReplicas": 2, "maxReplicas": 2}, {}),
         bad=({"minReplicas": 2}, {"maxReplicas": 2}, {"minReplicas": 3, "maxReplicas": 2}),
     ),
-    (".evaluation", "duration auto needs parallelToTraining"): Examples(
-        good=({"duration": "auto", "parallelToTraining": True}, {"duration": 5}),
-        bad=({"duration": "auto"}, {"duration": "auto", "parallelToTraining": False}),
+    (".evaluation", "duration Auto needs parallelToTraining"): Examples(
+        good=({"duration": "Auto", "parallelToTraining": True}, {"duration": 5}),
+        bad=({"duration": "Auto"}, {"duration": "Auto", "parallelToTraining": False}),
     ),
     (".evaluation", "customFunction excludes parallelToTraining"): Examples(
         good=({"customFunction": "a:b"}, {"customFunction": "a:b", "parallelToTraining": False}),

@@ -77,7 +77,7 @@ class FakeKubeRay:
         """Write a report into an attempt's ConfigMap, as its driver does."""
         beat = self._beats[child] = self._beats.get(child, 0) + 1
         now = stamp()
-        content = {"beat": beat, "at": now, "moved": now, "stage": "Recording"} | said
+        content = {"number": beat, "reportTime": now, "lastProgressTime": now, "stage": "Recording"} | said
         path = f"{collection('v1', 'configmaps', self._namespace)}/{child}"
         self._api.request(
             "PATCH", path, {"data": {"report.json": json.dumps(content)}}, "application/merge-patch+json"

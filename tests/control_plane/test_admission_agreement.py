@@ -144,7 +144,15 @@ memory in bytes:          {runners: {memory: 2147483648}}
 "!memory with a word":    {runners: {memory: 2 gigs}}
 "!memory as a fraction":  {runners: {memory: 1.5}}
 "!no environments":       {runners: {envsPerRunner: 0}}
+whole cpus:               {runners: {cpus: 2}}
+thousandths of cpus:      {runners: {cpus: 500m}}
+cpus as text:             {runners: {cpus: "0.5"}}
 "!cpus 0":                {runners: {cpus: 0}}
+"!cpus 0m":               {runners: {cpus: 0m}}
+"!cpus of bytes":         {runners: {cpus: 1Gi}}
+"!cpus in a list":        {runners: {cpus: [1]}}
+"!a variable twice":      {cluster: {env: [{name: A, value: x}, {name: A, value: y}]}}
+"!a column twice":        {output: {format: SampleBatch, compressColumns: [obs, obs]}}
 count with an exponent:   {duration: {episodes: 1e3}}
 "!half an episode":       {duration: {episodes: 1.5}}
 "!text for a count":      {duration: {episodes: "500"}}
@@ -173,7 +181,7 @@ RLlib's layout:           {output: {encoding: MessagePack}}
 packed SampleBatch:       {output: {format: SampleBatch, compressColumns: [obs, new_obs]}}
 "!packed columns":        {output: {format: Columns, compressColumns: [obs]}}
 "!lower-case enum":       {output: {format: episodes}}
-file limits:              {output: {maxRowsPerFile: 25, maxFileSize: 1.5Gi, compression: none}}
+file limits:              {output: {maxRowsPerFile: 25, maxFileSize: 1.5Gi, compression: None}}
 "!negative seed":         {seed: -1}
 "!seed of 70 bits":       {seed: 1180591620717411303424}
 "!revision 0":            {revision: 0}
@@ -192,7 +200,7 @@ nested space:
   observationSpace: {type: Dict, spaces: {a: {type: Tuple, spaces: [{type: MultiBinary, n: [2, 2]}]}}}
 "!unknown space":         {actionSpace: {type: Box2D, low: 0}}
 "!space without a type":  {actionSpace: {n: 2}}
-options:                  {config: {lr: 8.0e-4, trainBatchSizePerLearner: 1024, gradClip: 10, gradClipBy: norm}}
+options:                  {config: {lr: 8.0e-4, trainBatchSizePerLearner: 1024, gradClip: 10, gradClipBy: Norm}}
 "!option of text":        {config: {lr: fast}}
 "!option of another":     {config: {gamma: 0.9}}
 "!unknown algorithm":     {algorithm: Bc}
@@ -201,14 +209,14 @@ options:                  {config: {lr: 8.0e-4, trainBatchSizePerLearner: 1024, 
 "!streamed priorities":   {algorithm: DQN, config: {prioritizedReplay: true}, pipeline: {residency: Streaming}}
 "!statistics of nothing":
   algorithm: DQN
-  model: {observationFilter: meanStd}
+  model: {observationFilter: MeanStd}
   input: [{sampler: {}}]
   stop: {epochs: null, updates: 5}
 own algorithm:            {algorithm: "mypkg.mod:MyAlgo", customConfig: {tau: {a: [1, 2]}}}
 "!own without a class":   {algorithm: "mypkg.mod:"}
 "!own with config":       {algorithm: "mypkg:A", config: {lr: 1}}
 "!customConfig of BC":    {customConfig: {a: 1}}
-network:                  {model: {fcnetHiddens: [], convFilters: [[16, 8, 4]], distribution: gaussian}}
+network:                  {model: {fcnetHiddens: [], convFilters: [[16, 8, 4]], distribution: Gaussian}}
 "!layer of width 0":      {model: {fcnetHiddens: [256, 0]}}
 "!two numbers a filter":  {model: {convFilters: [[16, 8]]}}
 "!unknown activation":    {model: {fcnetActivation: ReLU}}
@@ -237,8 +245,8 @@ interval of workers:      {pipeline: {dataWorkers: {minReplicas: 4, maxReplicas:
 own steps:                {pipeline: {preLearner: "m:P", preLearnerKwargs: {a: {}}, connectors: [{name: "m:C"}]}}
 "!class without module":  {pipeline: {preLearner: MyPreLearner}}
 evaluation:               {evaluation: {interval: 3, duration: 5, runners: 1, parallelToTraining: true}}
-evaluation as long as it takes: {evaluation: {duration: auto, parallelToTraining: true}}
-"!auto alone":            {evaluation: {duration: auto}}
+evaluation as long as it takes: {evaluation: {duration: Auto, parallelToTraining: true}}
+"!auto alone":            {evaluation: {duration: Auto}}
 "!automatic":             {evaluation: {duration: automatic, parallelToTraining: true}}
 "!evaluate in nothing":   {environment: null, evaluation: {}}
 held out:                 {environment: null, evaluation: {offline: {heldOut: 0.2, interval: 1, estimates: [dr, wis]}}}

@@ -139,7 +139,7 @@ def test_lists_of_the_status_merge_by_their_keys(api: ApiServer, namespace: str,
         return {
             "revision": revision,
             "attempt": attempt,
-            "child": f"test-{revision}-{attempt}",
+            "rayJobName": f"test-{revision}-{attempt}",
             "specHash": "ab",
         }
 
@@ -183,7 +183,12 @@ STATUS: Object = {
     "observedGeneration": 1,
     "state": "Running",
     "message": "iteration 3 of 10",
-    "rayJob": "test-1-1",
+    "conditions": [{**CONDITION, "type": "Ready", "reason": "OutOfMemory"}],
+    "rayJobName": "test-1-2",
+    "runs": [
+        {"revision": 1, "attempt": attempt, "rayJobName": f"test-1-{attempt}", "specHash": "a"}
+        for attempt in (2, 1)
+    ],
     "progress": {"summary": "3/10", "episodeReturn": "451.2"},
     "output": {"path": "s3://bucket/data"},
     "checkpoint": {"path": "s3://bucket/runs/test/r1/checkpoints/3"},
@@ -215,19 +220,66 @@ def test_the_columns_show_how_it_goes(
     assert [name for name, priority in columns if not priority] == [
         "Name",
         "State",
+        "Reason",
         "Algorithm",
         "Progress",
         "Return",
+        "Attempt",
         "Age",
     ]
     assert cells.pop("Age")
     assert cells == {
         "Name": "test",
         "State": "Running",
+        "Reason": "OutOfMemory",
         "Algorithm": algorithm,
         "Progress": "3/10",
         "Return": "451.2",
-        "RayJob": "test-1-1",
+        "Attempt": 2,
+        "RayJob": "test-1-2",
         "Message": "iteration 3 of 10",
         **wide,
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "selector"),
+    [
+        ("OfflineTraining", "spec.algorithm=BC"),
+        ("OfflineTraining", "spec.cluster.scheduling.queueName=research"),
+        ("OfflineTraining", "spec.suspend=true"),
+        ("OfflineRecording", "status.state=Running"),
+    ],
+)
+def test_resources_can_be_selected_by_fields(
+    api: ApiServer, namespace: str, kind: str, selector: str
+) -> None:
+    stored = api.create(
+        document(
+            kind, changed(kind, {"suspend": True, "cluster": {"scheduling": {"queueName": "research"}}})
+        ),
+        namespace,
+    )
+    api.merge(stored, {"status": STATUS}, "/status")
+    path = collection(API_VERSION, plural(kind), namespace)
+    field, value = selector.split("=")
+    names = [
+        [item["metadata"]["name"] for item in api.request("GET", path, fieldSelector=text)["items"]]
+        for text in (selector, f"{field}!={value}")
+    ]
+    assert names == [[stored["metadata"]["name"]], []]
+
+
+def test_server_side_apply_merges_variables_by_name(api: ApiServer, namespace: str) -> None:
+    def applied(manager: str, name: str) -> Object:
+        spec = changed("OfflineTraining", {"cluster": {"env": [{"name": name, "value": manager}]}})
+        body = document("OfflineTraining", spec)
+        path = f"{collection(API_VERSION, plural('OfflineTraining'), namespace)}/{body['metadata']['name']}"
+        text = json.dumps(body)
+        return api.request(
+            "PATCH", path, text, "application/apply-patch+yaml", fieldManager=manager, force="true"
+        )
+
+    applied("team", "A")
+    env = applied("platform", "B")["spec"]["cluster"]["env"]
+    assert {entry["name"]: entry["value"] for entry in env} == {"A": "team", "B": "platform"}

@@ -216,7 +216,7 @@ def objects_of(installed: Installed, number: int, uid: str) -> list[Object]:
     attempt = Attempt(
         revision=1,
         number=number,
-        child=names.child_name("OfflineTraining", "clone", 1, number),
+        ray_job_name=names.child_name("OfflineTraining", "clone", 1, number),
         namespace=installed.served,
         uid=uid,
         spec_hash="0" * 16,

@@ -37,7 +37,7 @@ def training(api: ApiServer, namespace: str) -> Object:
         "conditions": [
             {"type": "Ready", "status": "False", "reason": "Unschedulable", "message": message} | at
         ],
-        "runs": [{"revision": 1, "attempt": 1, "child": CHILD, "specHash": "ab"}],
+        "runs": [{"revision": 1, "attempt": 1, "rayJobName": CHILD, "specHash": "ab"}],
         "resolved": {"pools": {"learner": {"pods": {"value": 1, "reason": "spec.learners.replicas"}}}},
     }
     for pool, conditions in (

@@ -92,6 +92,14 @@ def shape(status: Any) -> Any:
         return [shape(entry) for entry in status]
     if not isinstance(status, dict):
         return status
-    moving = {"lastTransitionTime", "lastUpdated", "started", "finished", "heard", "admitted", "askedToStop"}
-    moving |= {"childUid", "activeSeconds", "observedGeneration"}
+    moving = {
+        "lastTransitionTime",
+        "lastReportTime",
+        "startTime",
+        "endTime",
+        "firstReportTime",
+        "admissionTime",
+        "stopRequestedTime",
+    }
+    moving |= {"rayJobUID", "activeSeconds", "observedGeneration"}
     return {name: shape(value) for name, value in status.items() if name not in moving}

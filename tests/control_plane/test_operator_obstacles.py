@@ -76,7 +76,7 @@ def test_a_spec_that_is_edited_while_creation_is_refused_is_the_one_that_runs(
     with run_operator(setup=SOONER):
         team.apply(recording(runners={"replicas": 4}))
         wait_for(lambda: team.condition(WALKS, "Stalled") == ("True", "CreationRefused"), "it is refused")
-        assert "rayJob" not in team.status(WALKS), "there is none"
+        assert "rayJobName" not in team.status(WALKS), "there is none"
         team.apply(recording(runners={"replicas": 1}))
         team.api.delete(path)
         wait_for(lambda: team.ray_jobs() == {"walks-r1-1"}, "the RayJob is there")

@@ -26,7 +26,7 @@ def test_a_run_has_its_config_map_and_nothing_else(
         token = token_of(api, namespace, "walks-recording")
         with ApiServer.of(str(write_kubeconfig(api, token, tmp_path / "run.kubeconfig"))) as run:
             maps, secrets = collection("v1", "configmaps", namespace), collection("v1", "secrets", namespace)
-            beat = {"data": {"report.json": '{"beat": 7, "at": "t", "moved": "t"}'}}
+            beat = {"data": {"report.json": '{"number": 7, "reportTime": "t", "lastProgressTime": "t"}'}}
             assert run.request("GET", f"{maps}/walks-r1-1")["data"]["intent"] == ""
             assert run.request("PATCH", f"{maps}/walks-r1-1", beat, MERGE)["data"]["report.json"]
             forbidden(run, "GET", maps)

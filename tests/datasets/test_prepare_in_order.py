@@ -62,7 +62,7 @@ def rows(tmp_path: Path, has_t: bool = True) -> pa.Table:
 
 
 def dealt_in_order(cache: Path) -> bool:
-    (place,) = cache.glob(f"prepared/*/{FOLDER}/dealing.json")
+    (place,) = cache.glob(f"prepared/*/{FOLDER}/partitioning.json")
     return place.read_bytes() == b'{"inOrder":true}'
 
 
@@ -245,4 +245,18 @@ def test_what_an_earlier_version_began_goes_on_by_episode(tmp_path, monkeypatch)
     assert list(resolve(folder).child(FOLDER, "commits").files())
     found = kit.read_block(open_data(Reading((path,)), cache=tmp_path / "cache"))
     assert episode_hashes(found) == episode_hashes(BLOCK)
-    assert not (folder / FOLDER / "dealing.json").exists()
+    assert not (folder / FOLDER / "partitioning.json").exists()
+
+
+def test_preparation_begun_under_the_old_file_name_resumes_in_stored_order(tmp_path, reads):
+    path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
+    with pytest.raises(_Stopped):
+        open_data(path, cache=tmp_path / "cache", hooks=_stop_after(5))
+    (file,) = tmp_path.glob(f"cache/prepared/*/{FOLDER}/partitioning.json")
+    assert list(file.parent.glob("commits/*"))
+    file.rename(file.with_name("dealing.json"))
+    first_reads = len(reads())
+    block = kit.read_block(open_data(path, cache=tmp_path / "cache"))
+    assert block.eps_id.tolist() == BLOCK.eps_id.tolist()
+    assert not file.exists()
+    assert len(reads()) - first_reads < 9

@@ -33,7 +33,7 @@ from warm_python import fork_ray_workers
 fork_ray_workers(sys.argv.pop(1))
 main()
 """
-ATTEMPT = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")
+ATTEMPT = Attempt(revision=1, number=1, ray_job_name="c", namespace="n", uid="u", spec_hash="-")
 
 
 class NotedJob(Job):

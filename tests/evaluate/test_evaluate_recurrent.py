@@ -149,7 +149,7 @@ def test_acting_greedily_the_episodes_count_in_which_it_would_have_done_the_same
 @pytest.mark.parametrize("kind", ["lstm", "DecisionTransformer"])
 def test_ratios_are_one_of_what_the_policy_itself_recorded(tmp_path: Path, kind: str) -> None:
     """A decision transformer also sees rewards and its own actions."""
-    policy = make_policy(WALK, recurrent="lstm", cellSize=8)
+    policy = make_policy(WALK, recurrent="LSTM", cellSize=8)
     if kind != "lstm":
         config = {"contextLength": 4, "embedSize": 8, "targetReturn": 9.0}
         seen = policy.preprocessing

@@ -37,7 +37,7 @@ KILLS = repeats(1, soak=10)  # at every kind of file operation
 RUNNER_KILLS = repeats(1, soak=5)
 EXPERT = {
     "config": {"trainBatchSizePerLearner": 256, "minibatchSize": 128, "numEpochs": 2},
-    "model": {"fcnetHiddens": [16], "observationFilter": "meanStd"},
+    "model": {"fcnetHiddens": [16], "observationFilter": "MeanStd"},
     "stop": {"iterations": 6},
     "checkpointEvery": 1,
     "evaluation": {"duration": 2},

@@ -34,7 +34,7 @@ def hundred_updates(folder: Path, data: Path) -> OfflineTraining:
         folder,
         data,
         config={"lr": [[0, 1e-3], [3200, 1e-4]], "trainBatchSizePerLearner": 32, "gradClip": 0.5},
-        model={"fcnetHiddens": [32, 32], "observationFilter": "meanStd"},
+        model={"fcnetHiddens": [32, 32], "observationFilter": "MeanStd"},
         pipeline={"datasetNumItersPerLearner": 30, "offlineData": "toy_pipeline:Listed", "windowSteps": 100},
         stop={"updates": 100},
     )

@@ -83,11 +83,11 @@ def test_log_std_columns_of_a_composite_space() -> None:
 @pytest.mark.parametrize(
     ("space", "distribution", "message"),
     [
-        (Discrete(2), "gaussian", "'gaussian' is for continuous actions"),
-        (Discrete(2), "deterministic", "'deterministic' is for continuous actions"),
-        (Box(-1.0, 1.0, (2,)), "categorical", "'categorical' is for discrete actions"),
-        (Box(-np.inf, 1.0, (2,)), "squashedGaussian", "'squashedGaussian' requires bounds"),
-        (Box(-np.inf, 1.0, (2,)), "boundedGaussian", "'boundedGaussian' requires bounds.* use 'gaussian'"),
+        (Discrete(2), "gaussian", "'Gaussian' is for continuous actions"),
+        (Discrete(2), "deterministic", "'Deterministic' is for continuous actions"),
+        (Box(-1.0, 1.0, (2,)), "categorical", "'Categorical' is for discrete actions"),
+        (Box(-np.inf, 1.0, (2,)), "squashedGaussian", "'SquashedGaussian' requires bounds"),
+        (Box(-np.inf, 1.0, (2,)), "boundedGaussian", "'BoundedGaussian' requires bounds.* use 'Gaussian'"),
         (Text(5), "auto", "is a Text space"),
         (Dict(a=Text(5)), "auto", "'actions/a' is a Text space"),
         (Box(0, 10**6, (2,), dtype=np.int64), "auto", "1000001 values"),

@@ -252,7 +252,7 @@ class TestDeterministic:
 
     def test_has_no_log_probability(self) -> None:
         distribution = Deterministic(torch.zeros(1, 2), (2,))
-        with pytest.raises(SpecError, match="use 'gaussian'"):
+        with pytest.raises(SpecError, match="use 'Gaussian'"):
             distribution.logp(torch.zeros(1, 2))
 
     def test_samples_its_mode_without_noise(self) -> None:

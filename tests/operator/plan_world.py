@@ -170,7 +170,7 @@ class World:
         raise AssertionError(f"does not come to rest: {self.status}")
 
     def _create(self, action: CreateAttempt) -> Iterator[None]:
-        attempt, child = action.attempt, action.attempt.child
+        attempt, child = action.attempt, action.attempt.ray_job_name
         held = self.attempts.get(child, AttemptFacts(child))
         if held.config_map is None:
             found = ConfigMapFacts(child, f"cm-{next(self._uids)}", attempt.uid, False)
@@ -216,7 +216,7 @@ class World:
     # -- what happens in the world ---------------------------------------------------------------------------
     @property
     def child(self) -> str:
-        return self.status["runs"][0]["child"]
+        return self.status["runs"][0]["rayJobName"]
 
     @property
     def attempt(self) -> AttemptFacts:
@@ -258,9 +258,9 @@ class World:
         before = held.report
         at = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
         report = Report(
-            beat=number or (1 if before is None else before.beat + 1),
-            at=at,
-            moved=at if moved or before is None else before.moved,
+            number=number or (1 if before is None else before.number + 1),
+            report_time=at,
+            last_progress_time=at if moved or before is None else before.last_progress_time,
             **{"stage": "Training", **fields},
         )
         moved_seen = self.now if moved or held.moved_seen is None else held.moved_seen

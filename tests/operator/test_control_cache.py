@@ -102,7 +102,7 @@ def test_a_recording_of_a_trained_policy_refers_to_the_training() -> None:
 
 
 def report(beat: int, moved: str) -> dict[str, str]:
-    return {"report.json": json.dumps({"beat": beat, "at": CREATED, "moved": moved})}
+    return {"report.json": json.dumps({"number": beat, "reportTime": CREATED, "lastProgressTime": moved})}
 
 
 def test_a_beat_is_seen_when_it_changes_and_so_is_progress() -> None:

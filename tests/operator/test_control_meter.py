@@ -34,7 +34,9 @@ def facts(seconds: float, phase: str, share: float | None, **status: Any) -> Fac
     report = None
     if share is not None:
         progress = {"metrics": {"dataWaitShare": share}}
-        report = Report.model_validate({"beat": 1, "at": "t", "moved": "t", "progress": progress})
+        report = Report.model_validate(
+            {"number": 1, "reportTime": "t", "lastProgressTime": "t", "progress": progress}
+        )
     config_map = ConfigMapFacts("clone-t1-1", "c", "u", False, report=report)
     attempt = AttemptFacts("clone-t1-1", config_map=config_map, pods=pods)
     return Facts(
@@ -79,8 +81,8 @@ def test_an_attempts_end_is_counted_once_with_its_duration() -> None:
     count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
     total = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_sum", labels) or 0.0  # noqa: E731
     meter, before = RunMeter(), (count(), total())
-    going = {"child": "clone-t1-1", "started": "2026-11-21T06:00:00Z"}
-    ended = going | {"outcome": "Lost", "finished": "2026-11-21T06:02:00Z"}
+    going = {"rayJobName": "clone-t1-1", "startTime": "2026-11-21T06:00:00Z"}
+    ended = going | {"outcome": "Lost", "endTime": "2026-11-21T06:02:00Z"}
     meter.update(facts(0, "Running", None), {"runs": [going]})
     at_end = replace(facts(120, "Running", None), status={"runs": [going]})
     meter.update(at_end, {"runs": [ended]})

@@ -89,7 +89,7 @@ def test_two_that_wait_for_each_other_are_a_circle_until_one_has_begun() -> None
         return [reference.state for found in facts if found is not None for reference in found.references]
 
     assert states() == ["Circular", "Circular"]
-    begun = {"runs": [{"revision": 1, "attempt": 1, "child": "clone-t1-1", "specHash": "h"}]}
+    begun = {"runs": [{"revision": 1, "attempt": 1, "rayJobName": "clone-t1-1", "specHash": "h"}]}
     later = clone["metadata"] | {"resourceVersion": "8"}
     cache.put(kinds.TRAINING, clone | {"metadata": later, "status": begun})
     assert states() == ["Unfinished", "Circular"], (

@@ -114,10 +114,6 @@ def test_data_that_are_only_read_may_lie_in_the_image() -> None:
             "spec.cluster.volumes has two volumes at /data",
         ),
         (
-            {"cluster": {"volumes": [CLAIM, CLAIM | {"mountPath": "/b"}]}},
-            "spec.cluster.volumes has two volumes called data",
-        ),
-        (
             {"cluster": {"env": [{"name": "HINDCAST_ATTEMPT", "value": "x"}]}},
             "spec.cluster.env sets HINDCAST_ATTEMPT",
         ),

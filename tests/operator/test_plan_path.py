@@ -11,11 +11,11 @@ def test_a_new_resource_gets_its_first_attempt() -> None:
     decision = world.plan()
     assert decision.status.state == "Pending"
     assert [type(action).__name__ for action in decision.actions] == ["CreateAttempt"]
-    assert [run.child for run in decision.status.runs] == ["cartpole-bc-t1-1"]
+    assert [run.ray_job_name for run in decision.status.runs] == ["cartpole-bc-t1-1"]
     world.settle()
     assert world.created == ["cartpole-bc-t1-1"]
     assert world.state == "Starting"
-    assert world.status["runs"][0]["childUid"] == world.attempt.ray_job.uid  # type: ignore[union-attr]
+    assert world.status["runs"][0]["rayJobUID"] == world.attempt.ray_job.uid  # type: ignore[union-attr]
 
 
 def test_it_runs_from_the_first_report_on() -> None:
@@ -23,7 +23,7 @@ def test_it_runs_from_the_first_report_on() -> None:
     assert world.state == "Running"
     assert world.status["progress"]["summary"] == PROGRESS.summary
     assert world.status["checkpoint"]["path"] == CHECKPOINT.path
-    assert world.status["rayJob"] == "cartpole-bc-t1-1"
+    assert world.status["rayJobName"] == "cartpole-bc-t1-1"
     assert [event.reason for event in world.events] == ["AttemptCreated", "ClusterStarting", "Running"]
 
 

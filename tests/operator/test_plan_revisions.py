@@ -102,7 +102,7 @@ def test_pool_sizes_may_change_without_a_revision() -> None:
     assert world.condition("SpecDrift") is None
     world.end("Lost", "WorkerLost").settle()
     world.tick(60).settle()
-    assert world.status["runs"][0]["firstLearners"] == 1, "the global batch is that of the revision's start"
+    assert world.status["runs"][0]["initialLearners"] == 1, "the global batch is that of the revision's start"
 
 
 def test_a_change_that_waits_for_the_next_attempt_is_reported_until_then() -> None:
@@ -121,7 +121,7 @@ def test_a_change_that_waits_for_the_next_attempt_is_reported_until_then() -> No
     world.tick(60).settle()
     world.up().beat().settle()
     assert (world.state, world.condition("ChangeWaiting")) == ("Running", None)
-    assert "fixed" not in world.status["runs"][1], "of attempts that are over it says nothing"
+    assert "operationalFields" not in world.status["runs"][1], "of attempts that are over it says nothing"
 
 
 def test_a_change_that_is_taken_back_or_long_waits_for_nothing_or_is_named() -> None:
@@ -157,7 +157,7 @@ def test_an_attempt_that_could_not_be_created_yet_is_the_spec_as_it_is_now() -> 
     run = world.status["runs"][0]
     assert world.status["resolved"] == compute_sizes(create.resource, create.attempt.inputs).to_status()
     assert world.status["resolved"]["pools"]["learner"]["pods"]["value"] == 3
-    assert (run["image"], run["firstLearners"], run["specHash"]) == ("own:2", 3, create.attempt.spec_hash)
+    assert (run["image"], run["initialLearners"], run["specHash"]) == ("own:2", 3, create.attempt.spec_hash)
     assert run["specHash"] == spec_hash(validate_resource(world.manifest))
     assert run["inputs"]["defaults"]["image"] == "runtime:2"
     world.up().beat().end("Succeeded", "Succeeded").settle()

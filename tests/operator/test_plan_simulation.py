@@ -22,9 +22,9 @@ Happening = Callable[[World], object]
 def _going(world: World) -> bool:
     """An attempt's RayJob exists, and the status knows it."""
     runs = world.status.get("runs", [])
-    held = world.attempts.get(runs[0]["child"]) if runs else None
+    held = world.attempts.get(runs[0]["rayJobName"]) if runs else None
     job = None if held is None else held.ray_job
-    return job is not None and not job.deleting and runs[0].get("childUid") == job.uid
+    return job is not None and not job.deleting and runs[0].get("rayJobUID") == job.uid
 
 
 def _reporting(world: World) -> bool:

@@ -215,7 +215,7 @@ def test_kueue_holds_it_back_and_no_deadline_runs() -> None:
     world.job(suspended=False, deployment_status="")
     decision = world.settle()
     assert world.state == "Starting"
-    assert world.status["runs"][0]["admitted"] == "2026-11-21T08:00:00Z"
+    assert world.status["runs"][0]["admissionTime"] == "2026-11-21T08:00:00Z"
 
 
 def test_queueing_that_nobody_watched_does_not_count_either() -> None:
@@ -226,7 +226,7 @@ def test_queueing_that_nobody_watched_does_not_count_either() -> None:
     world.job(suspended=False, deployment_status="Initializing", started=world.now)
     world.tick(5).settle()
     assert world.state == "Starting"
-    assert world.status["runs"][0]["admitted"] == "2026-11-21T08:00:00Z"
+    assert world.status["runs"][0]["admissionTime"] == "2026-11-21T08:00:00Z"
 
 
 def test_a_preempted_attempt_queues_again_uncounted() -> None:
@@ -391,7 +391,7 @@ def test_losses_before_a_checkpoint_are_forgotten() -> None:
         assert world.status["runs"][0]["retries"] == 1
         world.up().tick(20).beat(checkpoint=CHECKPOINT).settle()  # that of the attempt before
         assert world.status["runs"][0]["retries"] == 1
-        saved = CHECKPOINT.model_copy(update={"saved": format_timestamp(world.now)})
+        saved = CHECKPOINT.model_copy(update={"save_time": format_timestamp(world.now)})
         world.beat(checkpoint=saved).settle()
         assert world.status["runs"][0]["retries"] == 0
     world.end("Lost", "WorkerLost").settle()

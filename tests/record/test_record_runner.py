@@ -112,12 +112,12 @@ POLICIES = {
     "random": (WALK, {}),
     "discrete": (WALK, {"fcnetHiddens": [64, 64]}),
     "wide": (WALK, {"fcnetHiddens": [256, 256]}),
-    "continuous": (CONTINUOUS, {"distribution": "squashedGaussian"}),
+    "continuous": (CONTINUOUS, {"distribution": "SquashedGaussian"}),
     "stacked": (WALK, {"frameStack": 3}),
-    "filtered": (WALK, {"observationFilter": "meanStd", "frameStack": 2}),
+    "filtered": (WALK, {"observationFilter": "MeanStd", "frameStack": 2}),
     "composite": (COMPOSITE, {}),
-    "lstm": (WALK, {"recurrent": "lstm", "cellSize": 32}),
-    "gru": (COMPOSITE, {"recurrent": "gru", "cellSize": 32}),
+    "lstm": (WALK, {"recurrent": "LSTM", "cellSize": 32}),
+    "gru": (COMPOSITE, {"recurrent": "GRU", "cellSize": 32}),
     "by position": (WALK, {"frameStack": 2}),
 }
 
@@ -204,7 +204,7 @@ class TestActions:
             )
 
     def test_module_actions_are_recorded_and_scaled_ones_arrive(self) -> None:
-        episode = play(CONTINUOUS, make_policy(CONTINUOUS, distribution="squashedGaussian"))[0]
+        episode = play(CONTINUOUS, make_policy(CONTINUOUS, distribution="SquashedGaussian"))[0]
         actions = episode.columns["actions"]
         assert np.abs(actions).max() <= 1.0
         np.testing.assert_allclose(episode.columns["rewards"], 2.0 + 4.0 * actions[:, 0], rtol=1e-5)

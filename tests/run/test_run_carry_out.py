@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hindcast.api import load_resources
-from hindcast.api.loading import Loaded
+from hindcast.api.loading import LoadedResource
 from hindcast.errors import DataError, Interrupted, SpecError
 from hindcast.run.execute import FileReferences, execute, execute_training
 from hindcast.run.inputs import inputs_of
@@ -48,14 +48,14 @@ spec:
   checkpoint: {path: FOLDER/runs}
 ---
 """
-Load = Callable[..., list[Loaded]]
+Load = Callable[..., list[LoadedResource]]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
     """`load(("recording", "a", "{random: {}}"), ("training", "b", "recordingRef: {name: a}"))`."""
 
-    def loaded(*parts: tuple[str, str, str]) -> list[Loaded]:
+    def loaded(*parts: tuple[str, str, str]) -> list[LoadedResource]:
         text = ""
         for kind, name, given in parts:
             template = RECORDING if kind == "recording" else TRAINING
@@ -91,7 +91,7 @@ class TestMistakes:
     def test_what_does_not_fit_the_spaces_is_found_before_another_resource_works(
         self, load: Load, reporter: MemoryReporter
     ) -> None:
-        given = "recordingRef: {name: first}\n  model: {distribution: squashedGaussian}"
+        given = "recordingRef: {name: first}\n  model: {distribution: SquashedGaussian}"
         loaded = load(("recording", "first", "{random: {}}"), ("training", "cloned", given))
         with pytest.raises(
             SpecError, match=r"file\.yaml:\d+: OfflineTraining/cloned: spec\.model\.distribution"

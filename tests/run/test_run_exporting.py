@@ -40,25 +40,25 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
     "gaussian": (
         VECTOR,
         gym.spaces.Box(np.float32([-1, 0]), np.float32([3, 5])),
-        {"observationFilter": "meanStd"},
+        {"observationFilter": "MeanStd"},
     ),
     "beyond its bounds": (VECTOR, gym.spaces.Box(-1, 1, (8,)), {"headFcnetHiddens": [64]}),
     "bounded": (
         VECTOR,
         gym.spaces.Box(-2, 2, (2, 2)),
-        {"distribution": "boundedGaussian", "logStdMin": -5, "logStdMax": 2, "freeLogStd": True},
+        {"distribution": "BoundedGaussian", "logStdMin": -5, "logStdMax": 2, "freeLogStd": True},
     ),
-    "squashed": (VECTOR, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "squashedGaussian"}),
-    "deterministic": (VECTOR, gym.spaces.Box(-2, 2, (1,), np.float64), {"distribution": "deterministic"}),
+    "squashed": (VECTOR, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "SquashedGaussian"}),
+    "deterministic": (VECTOR, gym.spaces.Box(-2, 2, (1,), np.float64), {"distribution": "Deterministic"}),
     "float64": (
         gym.spaces.Box(-2, 2, (3,), np.float64),
         gym.spaces.MultiBinary(3),
-        {"observationFilter": "meanStd"},
+        {"observationFilter": "MeanStd"},
     ),
     "stacked": (VECTOR, gym.spaces.MultiDiscrete([2, 3]), {"frameStack": 3}),
     "image": (IMAGE, gym.spaces.Discrete(2), CONVOLUTION),
-    "lstm": (VECTOR, gym.spaces.Discrete(2), {"recurrent": "lstm", "cellSize": 8}),
-    "gru": (VECTOR, gym.spaces.Box(-1, 1, (1,)), {"recurrent": "gru", "cellSize": 8}),
+    "lstm": (VECTOR, gym.spaces.Discrete(2), {"recurrent": "LSTM", "cellSize": 8}),
+    "gru": (VECTOR, gym.spaces.Box(-1, 1, (1,)), {"recurrent": "GRU", "cellSize": 8}),
     "composite": (
         gym.spaces.Dict({"a": VECTOR, "b": gym.spaces.Tuple((gym.spaces.Discrete(3), VECTOR))}),
         gym.spaces.Dict({"grip": gym.spaces.Discrete(2), "move": gym.spaces.Box(-3, 3, (2,))}),
@@ -193,7 +193,7 @@ def test_a_trained_run_acts_the_same_over_whole_episodes_of_its_environment(
     """Exported from its run folder; a wrong or lost state would show in the actions after the cue."""
     environment: gym.Env = Recall()
     changes: dict[str, Any] = {
-        "model": {"fcnetHiddens": [16], "recurrent": "gru", "cellSize": 16, "maxSeqLen": 7}
+        "model": {"fcnetHiddens": [16], "recurrent": "GRU", "cellSize": 16, "maxSeqLen": 7}
     }
     data = recalled
     if algorithm is not None:

@@ -164,7 +164,7 @@ class TestGlobalBatch:
 
 
 def pools() -> Pools:
-    attempt = Attempt(revision=1, number=1, child="c", namespace="n", uid="u", spec_hash="-")
+    attempt = Attempt(revision=1, number=1, ray_job_name="c", namespace="n", uid="u", spec_hash="-")
     return Pools(attempt)
 
 

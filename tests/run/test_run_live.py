@@ -141,6 +141,6 @@ def test_an_own_algorithm_says_that_it_learns_from_what_it_plays(tmp_path: Path)
 
 def test_a_filter_needs_recorded_data(tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"observationFilter is meanStd, .* from recorded data, and there are none"
+        SpecError, match=r"observationFilter is MeanStd, .* from recorded data, and there are none"
     ):
-        begun(playing(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "meanStd"}))
+        begun(playing(tmp_path, model={"fcnetHiddens": [16], "observationFilter": "MeanStd"}))

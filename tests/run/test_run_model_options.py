@@ -33,7 +33,7 @@ OTHERS: dict[str, Any] = {
     "dropout": 0.5,
     "vfShareLayers": True,
     "headFcnetHiddens": [5],
-    "distribution": "boundedGaussian",
+    "distribution": "BoundedGaussian",
     "freeLogStd": True,
     "logStdClip": 2.0,
     "logStdMin": -2.0,
@@ -41,13 +41,13 @@ OTHERS: dict[str, Any] = {
     "convFilters": [[3, 2, 2]],
     "convActivation": "tanh",
     "convPadding": "same",
-    "observationFilter": "meanStd",
+    "observationFilter": "MeanStd",
     "frameStack": 2,
-    "recurrent": "gru",
+    "recurrent": "GRU",
     "cellSize": 3,
     "maxSeqLen": 7,
     "burnIn": 2,
-    "initialState": "recorded",
+    "initialState": "Recorded",
     "moduleOptions": {"units": 3},
     **{
         f"{part}{kind}Initializer": INITIALIZER
@@ -75,9 +75,9 @@ CASES = {
     "dense layers of heads alone": Case(VECTOR, {"fcnetHiddens": [], "headFcnetHiddens": [4]}, LAYERS),
     "images": Case(IMAGE, {**DEEP, "convFilters": [[2, 2, 2]]}, ("conv", "observationFilter", "frameStack")),
     "numbers": Case(gym.spaces.Discrete(3), DEEP, ("conv", "observationFilter", "frameStack")),
-    "a state": Case(VECTOR, {**DEEP, "recurrent": "lstm", "cellSize": 4}),
-    "a Gaussian": Case(VECTOR, {**DEEP, "distribution": "gaussian"}, ("freeLogStd", "logStd")),
-    "no deviation": Case(VECTOR, {**DEEP, "distribution": "deterministic"}, ("freeLogStd", "logStd")),
+    "a state": Case(VECTOR, {**DEEP, "recurrent": "LSTM", "cellSize": 4}),
+    "a Gaussian": Case(VECTOR, {**DEEP, "distribution": "Gaussian"}, ("freeLogStd", "logStd")),
+    "no deviation": Case(VECTOR, {**DEEP, "distribution": "Deterministic"}, ("freeLogStd", "logStd")),
     "both ends": Case(VECTOR, {**DEEP, "logStdMin": -3.0, "logStdMax": 1.0}, ("logStd",)),
 }
 

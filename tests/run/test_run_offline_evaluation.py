@@ -235,7 +235,7 @@ def test_without_recorded_log_probabilities_the_behaviour_is_cloned_once(
     assert all(each["calibration"]["error"] < 0.5 for each in evaluations(tmp_path))
 
 
-RECURRENT = {"fcnetHiddens": [8], "recurrent": "gru", "cellSize": 8, "maxSeqLen": 4}
+RECURRENT = {"fcnetHiddens": [8], "recurrent": "GRU", "cellSize": 8, "maxSeqLen": 4}
 
 
 def test_a_recurrent_policy_is_judged_by_ratios(tmp_path: Path, walks: Path) -> None:

@@ -71,7 +71,7 @@ class TestDataset:
         assert rows == [8] * 5
 
     def test_honours_the_file_size(self, tmp_path: Path) -> None:
-        output = {"maxFileSize": "24Ki", "compression": "none"}
+        output = {"maxFileSize": "24Ki", "compression": "None"}
         record(recording(tmp_path, duration={"episodes": 400}, output=output))
         sizes = [file.stat().st_size for file in tmp_path.glob("*.parquet")]
         assert len(sizes) > 3
@@ -102,7 +102,7 @@ class TestDataset:
         assert sum(file.episodes for file in manifest.files) == 40
 
     def test_keeps_the_policy_and_what_stood_around_it(self, tmp_path: Path) -> None:
-        policy = make_policy(WALK, observationFilter="meanStd", frameStack=2)
+        policy = make_policy(WALK, observationFilter="MeanStd", frameStack=2)
         policy.preprocessing.update({"obs": np.arange(40, dtype=np.float32).reshape(10, 4)})
         policy.save(tmp_path / "policy")
         record(recording(tmp_path / "data", policy={"checkpoint": {"path": str(tmp_path / "policy")}}))

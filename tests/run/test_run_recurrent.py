@@ -84,7 +84,7 @@ def test_a_training_in_pieces_is_the_training_in_one(kind: str, recalled: Path, 
 def checkpoint(recalled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that remembers."""
     folder = tmp_path_factory.mktemp("trained")
-    fit(folder, recalled, recurrent="lstm")
+    fit(folder, recalled, recurrent="LSTM")
     return folder / "test" / "r1"
 
 
@@ -137,16 +137,16 @@ def test_a_recording_has_no_states_unless_asked(checkpoint: Path, tmp_path: Path
 def test_sequences_begin_in_the_states_that_were_recorded(checkpoint: Path, tmp_path: Path) -> None:
     """From sequences too short for the cue, a policy learns by what the one that was recorded remembered."""
     recorded(tmp_path / "data", checkpoint)
-    model = {"recurrent": "lstm", "maxSeqLen": 3}
+    model = {"recurrent": "LSTM", "maxSeqLen": 3}
     cloned = fit(tmp_path / "zero", tmp_path / "data", **model)
-    informed = fit(tmp_path / "recorded", tmp_path / "data", initialState="recorded", **model)
+    informed = fit(tmp_path / "recorded", tmp_path / "data", initialState="Recorded", **model)
     assert last_result(tmp_path / "zero")["learners"]["default_policy"]["action_accuracy"] < 0.95
     assert last_result(tmp_path / "recorded")["learners"]["default_policy"]["action_accuracy"] > 0.99
     assert cloned.digest != informed.digest
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "no states": ({"initialState": "recorded"}, r"needs recorded recurrent states \(state_in or state_out\)"),
+    "no states": ({"initialState": "Recorded"}, r"needs recorded recurrent states \(state_in or state_out\)"),
     "long sequences": (
         {"maxSeqLen": 281},
         "maxSeqLen is 281, expected at most spec.config.trainBatchSizePerLearner, 280",
@@ -159,7 +159,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_mistake_is_told_in_a_sentence(mistake: str, recalled: Path, tmp_path: Path) -> None:
     model, sentence = MISTAKES[mistake]
     with pytest.raises(UserError, match=sentence):
-        fit(tmp_path, recalled, recurrent="gru", **model)
+        fit(tmp_path, recalled, recurrent="GRU", **model)
 
 
 def test_states_of_another_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
@@ -167,13 +167,13 @@ def test_states_of_another_model_are_refused(checkpoint: Path, tmp_path: Path) -
     with pytest.raises(
         UserError, match=r"state 'h' has shape \[40, 16\], but the policy needs shape \[40, 8\]"
     ):
-        fit(tmp_path, tmp_path / "data", recurrent="lstm", cellSize=8, initialState="recorded")
+        fit(tmp_path, tmp_path / "data", recurrent="LSTM", cellSize=8, initialState="Recorded")
 
 
 def test_what_learns_from_single_timesteps_refuses_a_state(recalled: Path, tmp_path: Path) -> None:
     refusal = "{} learns from single timesteps and cannot train a recurrent policy"
-    expert = {"algorithm": "PPO", "model": {"recurrent": "lstm"}, "stop": {"iterations": 1}}
-    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'lstm', but PPO")):
+    expert = {"algorithm": "PPO", "model": {"recurrent": "LSTM"}, "stop": {"iterations": 1}}
+    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'LSTM', but PPO")):
         recording(tmp_path / "data", policy={"train": expert})
     with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'lstm', but PPO")):
         PPOConfig().environment("CartPole-v1").rl_module(model_config={"use_lstm": True}).validate()
@@ -181,7 +181,7 @@ def test_what_learns_from_single_timesteps_refuses_a_state(recalled: Path, tmp_p
         "algorithm": "algorithm_toys:NStepQ",
         "config": {},
         "customConfig": {},
-        "model": {"recurrent": "gru"},
+        "model": {"recurrent": "GRU"},
     }
     with pytest.raises(SpecError, match=refusal.format("NStepQ")):
         train(training(tmp_path, recalled, **toy))

@@ -364,7 +364,7 @@ class TestInterruption:
         assert without_times(results(tmp_path / "whole")) == without_times(results(tmp_path / "parts"))
 
     def test_changes_nothing_with_filters_and_stacks(self, tmp_path: Path, walks: Path) -> None:
-        model = {"fcnetHiddens": [16], "observationFilter": "meanStd", "frameStack": 3}
+        model = {"fcnetHiddens": [16], "observationFilter": "MeanStd", "frameStack": 3}
         train(training(tmp_path / "whole", walks, pipeline=self.pipeline, model=model, stop={"updates": 100}))
         self.interrupted(tmp_path / "parts", walks, [45], model=model)
         assert_same_weights(tmp_path / "whole", tmp_path / "parts")
@@ -680,10 +680,10 @@ class TestInitialCheckpoint:
             np.testing.assert_array_equal(value, given[name].detach().numpy())
 
     def test_gives_the_filter_too(self, tmp_path: Path, walks: Path) -> None:
-        policy = make_policy(WALK, observationFilter="meanStd")
+        policy = make_policy(WALK, observationFilter="MeanStd")
         policy.preprocessing.update({"obs": np.arange(40, dtype=np.float32).reshape(10, 4)})
         policy.save(tmp_path / "policy")
-        model = {"fcnetHiddens": [16], "observationFilter": "meanStd"}
+        model = {"fcnetHiddens": [16], "observationFilter": "MeanStd"}
         self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
         trained = Policy.load(str(tmp_path / "runs/test/r1/module"))
         for name, numbers in policy.preprocessing.state().items():
@@ -695,7 +695,7 @@ class TestInitialCheckpoint:
             {"fcnetHiddens": [32]},
             {"fcnetHiddens": [16, 16]},
             {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
-            {"fcnetHiddens": [16], "observationFilter": "meanStd"},
+            {"fcnetHiddens": [16], "observationFilter": "MeanStd"},
             {"fcnetHiddens": [16], "frameStack": 2},
             {"fcnetHiddens": [16], "fcnetActivation": "relu"},
         ],
@@ -714,7 +714,7 @@ class TestInitialCheckpoint:
                 {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
                 r"has model\.headFcnetHiddens \[\], this one has \[8\]",
             ),
-            ({"fcnetHiddens": [16], "recurrent": "gru"}, r"has model\.recurrent none, this one has gru"),
+            ({"fcnetHiddens": [16], "recurrent": "GRU"}, r"has model\.recurrent None, this one has GRU"),
         ],
     )
     def test_of_other_sizes_names_the_option(
@@ -776,7 +776,7 @@ class TestInitialCheckpoint:
         environment = {"id": "toy_environments:Steered"}
         make_policy(environment).save(tmp_path / "policy")
         given = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
-        with pytest.raises(SpecError, match=r"has model\.distribution auto, this one has squashedGaussian"):
+        with pytest.raises(SpecError, match=r"has model\.distribution Auto, this one has SquashedGaussian"):
             train(training(tmp_path, walks, initialCheckpoint=str(tmp_path / "policy"), **given))
 
     def test_of_other_spaces_is_refused(self, tmp_path: Path, walks: Path) -> None:
@@ -803,7 +803,7 @@ class TestInitialCheckpoint:
         offline, config, online, shared = start
         environment = WALK if online == "DQN" else {"id": "toy_environments:Steered"}
         record(recording(tmp_path / "data", environment=environment))
-        model = {"fcnetHiddens": [8]} | ({"distribution": "squashedGaussian"} if offline == "IQL" else {})
+        model = {"fcnetHiddens": [8]} | ({"distribution": "SquashedGaussian"} if offline == "IQL" else {})
         given = {"algorithm": offline, "config": config, "model": model, "stop": {"updates": 3}}
         train(training(tmp_path / "offline", tmp_path / "data", **given))
         plays = {"algorithm": online, "config": {}, "environment": environment, "input": [{"sampler": {}}]}
@@ -979,7 +979,7 @@ class TestEvaluation:
         assert evaluations(tmp_path) == evaluations(sequential)
 
     def test_as_long_as_an_iteration_takes(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 2, "duration": "auto", "parallelToTraining": True, "envsPerRunner": 4}
+        evaluation = {"interval": 2, "duration": "Auto", "parallelToTraining": True, "envsPerRunner": 4}
         train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
         for _, report in evaluations(tmp_path).values():
             assert report["num_episodes"] >= 4
@@ -999,7 +999,7 @@ class TestEvaluation:
         assert [report for _, report in found.values()] == [report for _, report in expected.values()]
 
     def test_of_timesteps(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 8, "duration": 50, "durationUnit": "timesteps"}
+        evaluation = {"interval": 8, "duration": 50, "durationUnit": "Timesteps"}
         train(training(tmp_path, walks, **EVALUATED, evaluation=evaluation))
         assert evaluations(tmp_path)[8][1]["num_env_steps"] >= 50
 

@@ -69,12 +69,12 @@ def test_options_of_playing_need_an_environment_and_those_of_estimates_need_thes
 
 
 def test_options_of_a_state_need_a_recurrent_layer() -> None:
-    idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "recorded"}
+    idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "Recorded"}
     notes = notes_on_ineffective_fields(training("runs", "data", model=idle), is_one_machine=True)
     assert notes == [f"spec.model.{option} has no effect without spec.model.recurrent" for option in idle]
     assert (
         notes_on_ineffective_fields(
-            training("runs", "data", model={**idle, "recurrent": "gru"}), is_one_machine=True
+            training("runs", "data", model={**idle, "recurrent": "GRU"}), is_one_machine=True
         )
         == []
     )
@@ -135,14 +135,14 @@ def notes_of(algorithm: str, config: dict[str, Any]) -> Iterator[tuple[str, list
 
 
 def test_what_is_needed_may_be_there_by_default() -> None:
-    given = {"algorithm": "DecisionTransformer", "config": {"gradClipBy": "norm"}}
+    given = {"algorithm": "DecisionTransformer", "config": {"gradClipBy": "Norm"}}
     assert notes_on_ineffective_fields(training("runs", "data", **given), is_one_machine=True) == []
 
 
 def test_an_own_algorithm_has_the_options_of_all() -> None:
     given = {
         "algorithm": "algorithm_toys:LambdaReturns",
-        "customConfig": {"gradClipBy": "norm", "targetsEvery": 5},
+        "customConfig": {"gradClipBy": "Norm", "targetsEvery": 5},
     }
     (note,) = notes_on_ineffective_fields(training("runs", "data", config={}, **given), is_one_machine=True)
     assert note == "spec.customConfig.gradClipBy has no effect without spec.customConfig.gradClip"
@@ -158,7 +158,7 @@ def test_a_training_tells_options_that_its_networks_do_not_have(
         "logStdMin": -5,
         "dropout": 0.1,
     }
-    config = {"gradClipBy": "norm"}
+    config = {"gradClipBy": "Norm"}
     train(training(tmp_path, walks, stop={"updates": 1}, model=model, config=config), reporter=reporter)
     assert [note for note in reporter.notes if " has no effect" in note] == [
         "spec.config.gradClipBy has no effect without spec.config.gradClip",

@@ -104,7 +104,7 @@ def test_scaled_actions_are_logged_as_the_modules_own(tmp_path: Path) -> None:
 
 
 def test_frames_and_recurrent_states_are_each_episodes_own(tmp_path: Path) -> None:
-    policy = make_policy(WALK, frameStack=2, recurrent="lstm", cellSize=4)
+    policy = make_policy(WALK, frameStack=2, recurrent="LSTM", cellSize=4)
     seen = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     with PolicyServer(policy, tmp_path / "log", explore=False) as server:
         one, other = server.start_episode(), server.start_episode()

@@ -108,7 +108,7 @@ class Applier:
         return False
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
-        startup = self._startups[resource.uid][action.attempt.child]
+        startup = self._startups[resource.uid][action.attempt.ray_job_name]
         if startup.is_backing_off():
             return False
         try:

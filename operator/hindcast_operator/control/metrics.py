@@ -62,10 +62,10 @@ class RunMeter:
 
 
 def _count_ends(facts: Facts, status: Mapping[str, Any]) -> None:
-    known = {run.get("child"): run.get("outcome") for run in facts.status.get("runs") or ()}
+    known = {run.get("rayJobName"): run.get("outcome") for run in facts.status.get("runs") or ()}
     for run in status.get("runs") or ():
-        if run.get("outcome") and run["child"] in known and not known[run["child"]]:
-            started, finished = run.get("started"), run.get("finished")
+        if run.get("outcome") and run["rayJobName"] in known and not known[run["rayJobName"]]:
+            started, finished = run.get("startTime"), run.get("endTime")
             if started and finished:
                 seconds = (parse_time(finished) - parse_time(started)).total_seconds()
                 RUN_SECONDS.labels(facts.kind, run["outcome"]).observe(seconds)

@@ -200,7 +200,7 @@ def _has_outcome(child: Child) -> bool:
 
 def _is_current(found: cache.Resource, attempt: str) -> bool:
     runs = found.status.get("runs") or [{}]
-    return runs[0].get("child") == attempt and not runs[0].get("outcome")
+    return runs[0].get("rayJobName") == attempt and not runs[0].get("outcome")
 
 
 def _has_begun(found: cache.Resource) -> bool:
@@ -221,7 +221,7 @@ def _input(found: cache.Resource) -> ResolvedInput | None:
     status: Mapping[str, Any] = found.status
     if found.key.kind == kinds.TRAINING.name:
         checkpoint = status.get("checkpoint") or {}
-        path = checkpoint.get("best") or checkpoint.get("path")
+        path = checkpoint.get("bestPath") or checkpoint.get("path")
         return ResolvedInput(path=path) if path else None
     output = status.get("output") or {}
     names = ("episodes", "timesteps", "bytes", "memoryBytes", "digest")

@@ -98,7 +98,7 @@ def _rendered(
     attempt = Attempt(
         revision=full.spec.revision,
         number=1,
-        child=child_name(full.kind, full.metadata.name, full.spec.revision, 1),
+        ray_job_name=child_name(full.kind, full.metadata.name, full.spec.revision, 1),
         namespace=namespace or "",
         spec_hash=spec_hash(own),
         inputs=inputs,
@@ -113,7 +113,7 @@ def _output(own: Resource, full: Resource) -> ResolvedInput:
     if isinstance(full, OfflineTraining):
         checkpoint = status.checkpoint if status is not None else None
         return ResolvedInput(
-            path=run_folder(full) if checkpoint is None else checkpoint.best or checkpoint.path
+            path=run_folder(full) if checkpoint is None else checkpoint.best_path or checkpoint.path
         )
     if status is None or status.output is None:
         return ResolvedInput(path=full.spec.output.path)

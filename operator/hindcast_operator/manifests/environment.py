@@ -37,7 +37,7 @@ def variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list[dict
     if cluster.code is not None and cluster.code.config_map is not None:
         own = found.get("PYTHONPATH", {}).get("value")
         found["PYTHONPATH"] = {"value": f"{CODE_FOLDER}:{own}" if own else CODE_FOLDER}
-    found |= dict(zip(RESERVED, ({"value": attempt.child}, {"value": attempt.namespace}), strict=True))
+    found |= dict(zip(RESERVED, ({"value": attempt.ray_job_name}, {"value": attempt.namespace}), strict=True))
     return [{"name": name, **source} for name, source in found.items()]
 
 

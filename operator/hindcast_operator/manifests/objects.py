@@ -18,7 +18,7 @@ def metadata(
 ) -> dict[str, Any]:
     """Of an attempt's own object. `more` labels never hide ours."""
     own = labels(resource, attempt.revision, attempt.number)
-    return _metadata(resource, attempt, attempt.child, {**(extra_labels or {}), **own})
+    return _metadata(resource, attempt, attempt.ray_job_name, {**(extra_labels or {}), **own})
 
 
 def config_map(resource: Resource, attempt: Attempt) -> Manifest:
@@ -55,7 +55,7 @@ def role(resource: Resource, attempt: Attempt) -> Manifest:
             {
                 "apiGroups": [""],
                 "resources": ["configmaps"],
-                "resourceNames": [attempt.child],
+                "resourceNames": [attempt.ray_job_name],
                 "verbs": ["get", "patch"],
             }
         ],

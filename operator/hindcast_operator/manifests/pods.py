@@ -42,7 +42,7 @@ _KEPT_OFF_PODS: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "app.kubernet
 def ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Template:
     """The template of a pool's pods. The Ray container, the first one, is called `ray` everywhere."""
     cluster = resource.spec.cluster
-    mounted = volumes(cluster, size, attempt.child)
+    mounted = volumes(cluster, size, attempt.ray_job_name)
     container = {
         "name": RAY_CONTAINER,
         **_image(cluster),

@@ -142,13 +142,10 @@ def _pod_sizes(resources: PoolResources) -> Iterator[str]:
 
 
 def _mounts(cluster: ClusterSpec) -> Iterator[str]:
-    for what, values in (
-        ("two volumes called", [volume.name for volume in cluster.volumes]),
-        ("two volumes at", [volume.mount_path.rstrip("/") for volume in cluster.volumes]),
-    ):
-        for value, count in Counter(values).items():
-            if count > 1:
-                yield f"spec.cluster.volumes has {what} {value}; remove one"
+    paths = Counter(volume.mount_path.rstrip("/") for volume in cluster.volumes)
+    for path, count in paths.items():
+        if count > 1:
+            yield f"spec.cluster.volumes has two volumes at {path}; remove one"
 
 
 def _variables(cluster: ClusterSpec) -> Iterator[str]:

@@ -57,7 +57,7 @@ class LiveAttempt:
         job = self.facts.ray_job
         if job is None or job.owner_uid != self.uid:
             return None
-        return job if self.run.child_uid in (None, job.uid) else None
+        return job if self.run.ray_job_uid in (None, job.uid) else None
 
     @property
     def config_map(self) -> ConfigMapFacts | None:
@@ -79,7 +79,7 @@ def observe_attempt(
     facts: Facts, old: Status, revision: Revision, run: RunStatus, now: datetime
 ) -> LiveAttempt:
     """The attempt as it was observed; its entry records what was seen."""
-    found = facts.attempts.get(run.child, AttemptFacts(run.child))
+    found = facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name))
     attempt = LiveAttempt(
         run=run,
         facts=found,
@@ -90,7 +90,7 @@ def observe_attempt(
         now=now,
     )
     run = _with_what_was_seen(attempt, was_queued=old.state == "Queued")
-    if attempt.job is None and run.child_uid is None:
+    if attempt.job is None and run.ray_job_uid is None:
         run = renew_run(facts, revision, run)
     return attempt.with_run(run)
 
@@ -100,25 +100,25 @@ def _with_what_was_seen(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
     if job is None:
         return run
     seen: dict[str, str | int | None] = {}
-    if not job.deleting and run.child_uid is None:
-        seen["child_uid"] = job.uid
-    if attempt.report is not None and run.heard is None:
-        seen["heard"] = format_timestamp(attempt.now)
+    if not job.deleting and run.ray_job_uid is None:
+        seen["ray_job_uid"] = job.uid
+    if attempt.report is not None and run.first_report_time is None:
+        seen["first_report_time"] = format_timestamp(attempt.now)
     if _has_saved(attempt):
         seen["retries"] = 0
     if is_queued(job):
-        if run.heard is None:
-            seen["admitted"] = None
-    elif run.admitted is None:
+        if run.first_report_time is None:
+            seen["admission_time"] = None
+    elif run.admission_time is None:
         began = job.created if job.started is None else max(job.created, job.started)
-        seen["admitted"] = format_timestamp(attempt.now if was_queued else began)
+        seen["admission_time"] = format_timestamp(attempt.now if was_queued else began)
     return run.model_copy(update=seen)
 
 
 def _has_saved(attempt: LiveAttempt) -> bool:
     """Whether it has saved a checkpoint of its own. Both times are stamps: as texts they are in the order of time."""
     checkpoint = None if attempt.report is None else attempt.report.checkpoint
-    return checkpoint is not None and (checkpoint.saved or "") > (attempt.run.started or "")
+    return checkpoint is not None and (checkpoint.save_time or "") > (attempt.run.start_time or "")
 
 
 # -- what exists --------------------------------------------------------------------------------------------
@@ -172,17 +172,17 @@ Deadline = Callable[[LiveAttempt], datetime | None]
 
 def start_deadline(attempt: LiveAttempt) -> datetime | None:
     """Until when the attempt must have reported: from its admission; none while it is queued."""
-    if attempt.run.admitted is None or attempt.run.heard is not None:
+    if attempt.run.admission_time is None or attempt.run.first_report_time is not None:
         return None
-    return after(parse_time(attempt.run.admitted), attempt.policy.start_deadline_seconds)
+    return after(parse_time(attempt.run.admission_time), attempt.policy.start_deadline_seconds)
 
 
 def active_deadline(attempt: LiveAttempt) -> datetime | None:
     """Until when all attempts together may run; queued and suspended time does not count."""
     limit = attempt.policy.active_deadline_seconds
-    if limit is None or attempt.run.admitted is None:
+    if limit is None or attempt.run.admission_time is None:
         return None
-    return after(parse_time(attempt.run.admitted), limit - attempt.run.active_seconds)
+    return after(parse_time(attempt.run.admission_time), limit - attempt.run.active_seconds)
 
 
 def heartbeat_deadline(attempt: LiveAttempt) -> datetime | None:
@@ -223,6 +223,6 @@ def final_report_deadline(attempt: LiveAttempt) -> datetime | None:
 
 def stop_deadline(attempt: LiveAttempt) -> datetime | None:
     """Until when an attempt that was asked to checkpoint and stop must have done so."""
-    if attempt.run.asked_to_stop is None:
+    if attempt.run.stop_requested_time is None:
         return None
-    return after(parse_time(attempt.run.asked_to_stop), attempt.policy.suspend_grace_seconds)
+    return after(parse_time(attempt.run.stop_requested_time), attempt.policy.suspend_grace_seconds)

@@ -44,11 +44,11 @@ def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunS
     run = attempt.run
     if ending is not None:
         return run, ending
-    if not attempt.revision.suspend or run.asked_to_stop is not None:
+    if not attempt.revision.suspend or run.stop_requested_time is not None:
         return run, None
-    if run.heard is None:
+    if run.first_report_time is None:
         return run, Ending("Suspended", Reason.SUSPENDED, "Suspended before it started")
-    return run.model_copy(update={"asked_to_stop": format_timestamp(attempt.now)}), None
+    return run.model_copy(update={"stop_requested_time": format_timestamp(attempt.now)}), None
 
 
 def end_attempt(attempt: LiveAttempt, ending: Ending) -> RunStatus:
@@ -86,7 +86,7 @@ def next_deadline(attempt: LiveAttempt) -> datetime | None:
 
 def _while_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
     """An attempt that was asked to stop, and was lost before it had, is suspended: no retry is counted."""
-    if attempt.run.asked_to_stop is None or ending.outcome not in ("Lost", "Preempted"):
+    if attempt.run.stop_requested_time is None or ending.outcome not in ("Lost", "Preempted"):
         return ending
     return Ending("Suspended", ending.reason, f"Stopped without a new checkpoint: {ending.message}")
 
@@ -103,8 +103,8 @@ def _reported(outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> Ending:
 
 def _deleted(attempt: LiveAttempt) -> Ending | None:
     job = attempt.job
-    if (job is None and attempt.run.child_uid is not None) or (job is not None and job.deleting):
-        message = f"RayJob {attempt.run.child} was deleted by a user or another controller"
+    if (job is None and attempt.run.ray_job_uid is not None) or (job is not None and job.deleting):
+        message = f"RayJob {attempt.run.ray_job_name} was deleted by a user or another controller"
         return Ending("Lost", Reason.RAY_JOB_DELETED, message)
     return None
 
@@ -117,7 +117,7 @@ def _invalid(attempt: LiveAttempt) -> Ending | None:
 
 
 def _preempted(attempt: LiveAttempt) -> Ending | None:
-    if attempt.job is None or not is_queued(attempt.job) or attempt.run.heard is None:
+    if attempt.job is None or not is_queued(attempt.job) or attempt.run.first_report_time is None:
         return None
     return Ending("Preempted", Reason.PREEMPTED, "Preempted by Kueue; the next attempt is queued again")
 

@@ -88,7 +88,7 @@ def _superseded(runs: Sequence[RunStatus], revision: int, now: datetime) -> tupl
 
 
 def _report(facts: Facts, run: RunStatus | None) -> Report | None:
-    attempt = None if run is None else facts.attempts.get(run.child)
+    attempt = None if run is None else facts.attempts.get(run.ray_job_name)
     found = None if attempt is None else owned_config_map(attempt, facts.uid)
     return None if found is None else found.report
 

@@ -91,7 +91,7 @@ def _pinned(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
         return defaults
     used: Mapping[str, Any] = attempts[0].inputs.get(DEFAULTS_KEY, {})
     pinned: dict[str, Any] = {"storage_root": used.get("storageRoot", defaults.storage_root)}
-    if any(run.heard for run in attempts):
+    if any(run.first_report_time for run in attempts):
         cluster = defaults.cluster.model_copy(update={"image": None, "ray_version": None})
         pinned |= {"image": used.get("image"), "ray_version": used.get("rayVersion"), "cluster": cluster}
     return defaults.model_copy(update={name: value for name, value in pinned.items() if value is not None})
@@ -128,13 +128,13 @@ def change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | 
         resource: as the user wrote it; None where it is not valid.
         run: the revision's latest attempt.
     """
-    if resource is None or run is None or run.outcome is not None or not run.fixed:
+    if resource is None or run is None or run.outcome is not None or not run.operational_fields:
         return None
     now = fixed_fields(resource)
     changes = [
-        _change(path, now.get(path), run.fixed.get(path))
-        for path in sorted(now.keys() | run.fixed.keys())
-        if now.get(path) != run.fixed.get(path)
+        _change(path, now.get(path), run.operational_fields.get(path))
+        for path in sorted(now.keys() | run.operational_fields.keys())
+        if now.get(path) != run.operational_fields.get(path)
     ]
     if not changes:
         return None
@@ -220,15 +220,15 @@ def new_run(
     assert revision.spec_hash is not None, "no attempt without a valid spec"
     taken = _taken(facts, revision)
     if previous is not None:
-        taken["first_learners"] = previous.first_learners
+        taken["initial_learners"] = previous.initial_learners
     return RunStatus(
         revision=revision.number,
         attempt=number,
-        child=child_name(facts.kind, facts.name, revision.number, number),
+        ray_job_name=child_name(facts.kind, facts.name, revision.number, number),
         inputs=_inputs(facts, previous, revision.defaults),
         retries=0 if previous is None else num_losses(previous),
         active_seconds=0 if previous is None else active_seconds(previous, now),
-        started=format_timestamp(now),
+        start_time=format_timestamp(now),
         **taken,
     )
 
@@ -239,9 +239,9 @@ def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
         return run
     taken = _taken(facts, revision)
     if revision.drift is not None:  # the attempt is not created from that spec
-        return run.model_copy(update={"fixed": taken["fixed"]})
+        return run.model_copy(update={"operational_fields": taken["operational_fields"]})
     if run.attempt > 1:
-        taken["first_learners"] = run.first_learners
+        taken["initial_learners"] = run.initial_learners
     inputs = {**run.inputs, DEFAULTS_KEY: _used(revision.defaults)}
     return run.model_copy(update={**taken, "inputs": inputs})
 
@@ -254,6 +254,8 @@ def _taken(facts: Facts, revision: Revision) -> dict[str, Any]:
         "spec_hash": revision.spec_hash,
         "course_hash": revision.course_hash,
         "image": resource.spec.cluster.image,
-        "first_learners": resource.spec.learners.replicas if isinstance(resource, OfflineTraining) else None,
-        "fixed": {} if facts.resource is None else fixed_fields(facts.resource),
+        "initial_learners": resource.spec.learners.replicas
+        if isinstance(resource, OfflineTraining)
+        else None,
+        "operational_fields": {} if facts.resource is None else fixed_fields(facts.resource),
     }

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from hindcast.api import Resource
-from hindcast.api.attempt import WAITED_OUT, Attempt, ResolvedInput
+from hindcast.api.attempt import UNCOUNTED_REASON, Attempt, ResolvedInput
 from hindcast.api.base import FIXED, LOCATION, Mark, Model
 from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
@@ -18,7 +18,7 @@ from hindcast_operator.times import after, format_timestamp, parse_time
 MAX_RUNS: Final = 32
 DEFAULTS_KEY: Final = "defaults"
 DIGEST_PREFIX: Final = "sha256:"
-"""Begins what stands for a list or a mapping in `fixed`."""
+"""Begins what stands for a list or a mapping in `operational_fields`."""
 FIRST_PAUSE_SECONDS: Final = 10
 LONGEST_PAUSE_SECONDS: Final = 600
 STORAGE_PAUSE_SECONDS: Final = 120
@@ -47,7 +47,7 @@ def watched_children(kind: str, name: str, resource: Resource | None, status: St
     revision = resource.spec.revision if resource is not None else 1
     if status.runs:
         revision = max(revision, status.runs[0].revision)
-    latest = [status.runs[0].child] if status.runs else []
+    latest = [status.runs[0].ray_job_name] if status.runs else []
     return (*latest, child_name(kind, name, revision, next_number(status.runs, revision)))
 
 
@@ -67,8 +67,8 @@ def end_run(run: RunStatus, outcome: Outcome, reason: Reason, message: str, now:
             "outcome": outcome,
             "reason": reason.value,
             "message": message,
-            "finished": format_timestamp(now),
-            "fixed": {},
+            "end_time": format_timestamp(now),
+            "operational_fields": {},
         }
     )
 
@@ -97,7 +97,7 @@ def describe_attempt(run: RunStatus, facts: Facts) -> Attempt:
     return Attempt(
         revision=run.revision,
         number=run.attempt,
-        child=run.child,
+        ray_job_name=run.ray_job_name,
         namespace=facts.namespace,
         uid=facts.uid,
         spec_hash=run.spec_hash,
@@ -140,15 +140,15 @@ def _digest(model: Model, name: str) -> str:
 
 def num_losses(run: RunStatus) -> int:
     """Attempts of the revision that were lost, this one included; those that storage did not answer are waited out."""
-    return run.retries + (run.outcome == "Lost" and run.reason != WAITED_OUT)
+    return run.retries + (run.outcome == "Lost" and run.reason != UNCOUNTED_REASON)
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
     """Seconds that the revision's attempts could use nodes, this one included."""
-    if run.admitted is None:
+    if run.admission_time is None:
         return run.active_seconds
-    end = parse_time(run.finished) if run.finished is not None else now
-    return run.active_seconds + max(0, int((end - parse_time(run.admitted)).total_seconds()))
+    end = parse_time(run.end_time) if run.end_time is not None else now
+    return run.active_seconds + max(0, int((end - parse_time(run.admission_time)).total_seconds()))
 
 
 def retry_time(run: RunStatus) -> datetime:
@@ -159,7 +159,7 @@ def retry_time(run: RunStatus) -> datetime:
     restarted operator computes the same pause.
     """
     seconds = STORAGE_PAUSE_SECONDS
-    if run.reason != WAITED_OUT:
+    if run.reason != UNCOUNTED_REASON:
         seconds = min(FIRST_PAUSE_SECONDS * 2 ** min(num_losses(run) - 1, 16), LONGEST_PAUSE_SECONDS)
-    share = int.from_bytes(hashlib.sha256(run.child.encode()).digest()[:4]) / 2**32
-    return after(parse_time(run.finished or ""), round(seconds * (0.75 + share / 2)))
+    share = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32
+    return after(parse_time(run.end_time or ""), round(seconds * (0.75 + share / 2)))

@@ -85,7 +85,7 @@ class Case:
 def live_situation(case: Case, attempt: LiveAttempt) -> Situation:
     """The situation of the live attempt; what is left of earlier ones is deleted."""
     situation = _of_live_attempt(case.with_run(attempt.run), attempt)
-    left = _deletions(case, kept=attempt.run.child)
+    left = _deletions(case, kept=attempt.run.ray_job_name)
     return replace(situation, actions=(*left, *situation.actions, *_changed_deadlines(attempt)))
 
 
@@ -99,12 +99,12 @@ def _of_live_attempt(case: Case, attempt: LiveAttempt) -> Situation:
     run = attempt.run
     if attempt.job is None:
         return _not_created(case, attempt)
-    if run.asked_to_stop is not None:
+    if run.stop_requested_time is not None:
         return _suspending(case, attempt)
     if is_queued(attempt.job):
-        message = f"RayJob {run.child} is queued by Kueue; no deadline applies while it waits"
+        message = f"RayJob {run.ray_job_name} is queued by Kueue; no deadline applies while it waits"
         return case.situation("Queued", Reason.QUEUED, message, cluster=Check(False, Reason.QUEUED, message))
-    if attempt.report is None and run.heard is None:
+    if attempt.report is None and run.first_report_time is None:
         return _starting(case, attempt)
     return _running(case, attempt)
 
@@ -117,7 +117,7 @@ def _changed_deadlines(attempt: LiveAttempt) -> tuple[Action, ...]:
     changed = {
         name: wanted.get(name) for name in DEADLINE_FIELDS if wanted.get(name) != job.deadlines.get(name)
     }
-    return (SetDeadlines(attempt.run.child, changed),)
+    return (SetDeadlines(attempt.run.ray_job_name, changed),)
 
 
 def _not_created(case: Case, attempt: LiveAttempt) -> Situation:
@@ -145,7 +145,7 @@ def _suspending(case: Case, attempt: LiveAttempt) -> Situation:
         "Suspending",
         Reason.SUSPENDING,
         "The attempt was asked to save a checkpoint and stop; its pods are deleted afterwards",
-        *(() if asked else (SetIntent(attempt.run.child, CHECKPOINT),)),
+        *(() if asked else (SetIntent(attempt.run.ray_job_name, CHECKPOINT),)),
         cluster=_cluster_ready(attempt),
         requeue_at=next_deadline(attempt),
     )
@@ -184,7 +184,7 @@ def _cluster_ready(attempt: LiveAttempt) -> Check:
     """ClusterReady; what killed the head's pod is remembered after it is gone."""
     if attempt.diagnosis is not None:
         return Check(False, attempt.diagnosis.reason, _sentence(attempt.diagnosis.message))
-    if attempt.run.heard is None:
+    if attempt.run.first_report_time is None:
         return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
     old = attempt.cluster_condition
     if old is not None and old.status == "False" and old.reason in POD_LOSSES and attempt.head is None:
@@ -217,14 +217,14 @@ def finished_situation(case: Case, run: RunStatus) -> Situation:
     """The run is over: its status stays, its RayJob too, once that uses no nodes."""
     state: State = "Succeeded" if run.outcome == "Succeeded" else "Failed"
     reason = Reason.SUCCEEDED if state == "Succeeded" else Reason.of(run.reason or Reason.INTERNAL_ERROR)
-    actions = _deletions(case, kept=run.child)
-    job = case.facts.attempts.get(run.child, AttemptFacts(run.child)).ray_job
+    actions = _deletions(case, kept=run.ray_job_name)
+    job = case.facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name)).ray_job
     again = None
     if job is not None and job.is_current(case.facts.uid) and not is_over(job):
-        due = after(parse_time(run.finished or ""), ENDING_SECONDS)
+        due = after(parse_time(run.end_time or ""), ENDING_SECONDS)
         again = due if run.reason not in _STOPPED_BY_US and case.now < due else None
         if again is None:
-            actions = (*actions, DeleteAttempt(run.child, keep_config_map=True))
+            actions = (*actions, DeleteAttempt(run.ray_job_name, keep_config_map=True))
     message = run.message or "Done"
     if state == "Failed" and "spec.revision" not in message:
         message = f"{message.rstrip('.')}. Fix this, then raise spec.revision to run again"

@@ -111,16 +111,16 @@ def new_status(
         new_revision: nothing of the revision exists yet: results of an older one are dropped.
     """
     kept = Status() if new_revision else old
-    report = report or Report(beat=1, at="", moved="")
+    report = report or Report(number=1, report_time="", last_progress_time="")
     runs = situation.runs
-    was_seen = bool(runs) and runs[0].child_uid is not None
+    was_seen = bool(runs) and runs[0].ray_job_uid is not None
     has_job = was_seen and (runs[0].outcome is None or situation.state in FINISHED)
     return Status(
         observed_generation=generation,
         state=situation.state,
         message=_message(situation, spec_changes),
         conditions=_conditions(situation, spec_changes, old.conditions, generation, now),
-        ray_job=runs[0].child if has_job else None,
+        ray_job_name=runs[0].ray_job_name if has_job else None,
         progress=report.progress or kept.progress,
         output=report.output or kept.output,
         checkpoint=report.checkpoint or kept.checkpoint,
@@ -206,19 +206,19 @@ def events_between(old: Status, new: Status) -> tuple[Event, ...]:
 
 def _ended_attempts(old: Status, new: Status) -> Iterator[Event]:
     """Attempts that ended without finishing the run."""
-    unfinished = {run.child for run in old.runs if run.outcome is None}
+    unfinished = {run.ray_job_name for run in old.runs if run.outcome is None}
     for run in new.runs:
-        if run.child in unfinished and run.outcome in ("Lost", "Preempted", "Superseded"):
+        if run.ray_job_name in unfinished and run.outcome in ("Lost", "Preempted", "Superseded"):
             yield _event(
                 Reason.of(run.reason or Reason.LOST_DRIVER), f"{_attempt_name(run)} ended: {run.message}"
             )
 
 
 def _new_attempt(old: Status, new: Status) -> Iterator[Event]:
-    known = {run.child for run in old.runs}
+    known = {run.ray_job_name for run in old.runs}
     for run in new.runs[:1]:
-        if run.child not in known:
-            yield _event(Reason.ATTEMPT_CREATED, f"{_attempt_name(run)}: RayJob {run.child}")
+        if run.ray_job_name not in known:
+            yield _event(Reason.ATTEMPT_CREATED, f"{_attempt_name(run)}: RayJob {run.ray_job_name}")
 
 
 def _changed_conditions(old: Status, new: Status) -> Iterator[Event]:

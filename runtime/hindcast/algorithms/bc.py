@@ -30,7 +30,7 @@ class BCOptions(AlgorithmOptions):
 
     lr: Schedule = 1e-4
     """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
-    value changes up to the next point: line (the default), cosine or step."""
+    value changes up to the next point: Line (the default), Cosine or Step."""
 
 
 class BC(Algorithm):

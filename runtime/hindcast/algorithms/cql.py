@@ -42,7 +42,7 @@ class CQLOptions(SACOptions):
 
     actor_lr: Schedule = 1e-4
     """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step."""
+    how the value changes up to the next point: Line (the default), Cosine or Step."""
     critic_lr: Schedule = 3e-4
     """Learning rate of the critics, and of α' with lagrangian: a number or a schedule."""
     alpha_lr: Schedule = 1e-4

@@ -45,7 +45,7 @@ class DecisionTransformerOptions(AlgorithmOptions):
 
     Defaults are the paper's for locomotion, except for its warm-up of the learning rate over the first 10,000 updates
     (`lr: [[0, 0], [12_800_000, 1.0e-4]]`), which is too long for short trainings. Its networks are
-    `model: {fcnetHiddens: [], observationFilter: meanStd}`.
+    `model: {fcnetHiddens: [], observationFilter: MeanStd}`.
     """
 
     train_batch_size_per_learner: Positive = 1280
@@ -55,7 +55,7 @@ class DecisionTransformerOptions(AlgorithmOptions):
     """Gradient clipping threshold, see gradClipBy; null disables clipping."""
     lr: Schedule = 1e-4
     """Learning rate of AdamW: a number, or a schedule [[timestep, value], …]. A third item of a point says how
-    the value changes up to the next point: line (the default), cosine or step."""
+    the value changes up to the next point: Line (the default), Cosine or Step."""
     weight_decay: NonNegative = 1e-4
     """Weight decay of AdamW (arXiv 1711.05101)."""
     target_return: float | None = None
@@ -126,7 +126,7 @@ class DecisionTransformer(Algorithm):
 
 
 def _distribution(action_space: gym.Space) -> str:
-    """Return the distribution for `model.distribution: auto`: without noise for continuous actions, as in the paper."""
+    """Return the distribution for `model.distribution: Auto`: without noise for continuous actions, as in the paper."""
     leaves = flatten_space(action_space, Columns.ACTIONS).values()
     float_spaces = [space for space in leaves if is_float_box(space)]
     if not float_spaces:

@@ -57,7 +57,7 @@ class DQNOptions(AlgorithmOptions):
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     lr: Schedule = 5e-4
     """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
-    value changes up to the next point: line (the default), cosine or step."""
+    value changes up to the next point: Line (the default), Cosine or Step."""
     gamma: Fraction = 0.99
     """Discount factor."""
     n_step: Positive = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.base import Positive
+from hindcast.api.spelling import YamlWords
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import fill_padding, td_target
@@ -47,7 +48,7 @@ class FQLOptions(ActorCriticOptions):
     """Timesteps in one learner's batch, actionChunk per item; the global batch is this times the number of learners."""
     actor_lr: Schedule = 3e-4
     """Learning rate of μ and v (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step."""
+    how the value changes up to the next point: Line (the default), Cosine or Step."""
     alpha: NonNegative = 10.0
     """Weight of the distillation loss relative to the critics: larger values stay closer to the data. The one option to
     tune per task, over powers of ten for different reward scales."""
@@ -56,8 +57,8 @@ class FQLOptions(ActorCriticOptions):
     scale."""
     flow_steps: Positive = 10
     """Euler steps of the flow."""
-    q_aggregation: Literal["mean", "min"] = "mean"
-    """How the target critics are combined: use min where values overestimate returns."""
+    q_aggregation: Annotated[Literal["mean", "min"], YamlWords("Mean", "Min")] = "mean"
+    """How the target critics are combined: use Min where values overestimate returns."""
     action_chunk: Positive = Field(default=1, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Actions chosen at once: above 1 for sparse rewards and temporally extended behaviour."""
     critic_layer_norm: bool = True

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
-from hindcast.api.model import SAMPLED
+from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import actions_of, td_target
@@ -30,13 +30,13 @@ class IQLOptions(ActorCriticOptions):
     and the old Q̄, which is updated last.
 
     Defaults are the paper's for locomotion. Its other tasks use expectile 0.9 and beta 10 (AntMaze), or beta 0.5
-    (Adroit, Kitchen). Its networks are `model: {fcnetActivation: relu, distribution: boundedGaussian, freeLogStd: true,
+    (Adroit, Kitchen). Its networks are `model: {fcnetActivation: relu, distribution: BoundedGaussian, freeLogStd: true,
     logStdMin: -5, logStdMax: 2}`. beta multiplies unscaled advantages: scale rewards so that returns are around 1,000.
     """
 
     actor_lr: Schedule = [[0.0, 3e-4, "cosine"], [256_000_000.0, 0.0]]
     """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step. The default decays to 0 over
+    how the value changes up to the next point: Line (the default), Cosine or Step. The default decays to 0 over
     the paper's million updates of 256 timesteps."""
     value_lr: Schedule = 3e-4
     """Learning rate of V: a number or a schedule."""
@@ -55,7 +55,7 @@ class IQL(ActorCritic):
 
     Options = IQLOptions
     can_train_online = True
-    distributions = SAMPLED
+    distributions = STOCHASTIC_DISTRIBUTIONS
     compiled_methods = (
         "_target_q",
         "_v",

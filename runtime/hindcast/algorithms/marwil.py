@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
-from hindcast.api.model import SAMPLED
+from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
@@ -48,7 +48,7 @@ class MARWILOptions(AlgorithmOptions):
 
     lr: Schedule = 1e-4
     """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
-    value changes up to the next point: line (the default), cosine or step."""
+    value changes up to the next point: Line (the default), Cosine or Step."""
     beta: NonNegative = 1.0
     """Exponential weight of the advantages: larger values favour actions that did better than expected; 0 is behaviour
     cloning."""
@@ -80,7 +80,7 @@ class MARWIL(Algorithm):
 
     Options = MARWILOptions
     is_capturable = True
-    distributions = SAMPLED
+    distributions = STOCHASTIC_DISTRIBUTIONS
     options: MARWILOptions
 
     def needs(self) -> Needs:

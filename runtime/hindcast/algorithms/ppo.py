@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Positive
-from hindcast.api.model import SAMPLED
+from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.learn.algorithm import (
@@ -49,7 +49,7 @@ class PPOOptions(AlgorithmOptions):
     """Timesteps sampled per iteration."""
     lr: Schedule = 3e-4
     """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
-    value changes up to the next point: line (the default), cosine or step."""
+    value changes up to the next point: Line (the default), Cosine or Step."""
     gamma: Fraction = 0.99
     """Discount factor."""
     lambda_: Fraction = Field(default=0.95, alias="lambda")
@@ -80,7 +80,7 @@ class PPO(OnlineAlgorithm):
 
     Options = PPOOptions
     is_capturable = True
-    distributions = SAMPLED
+    distributions = STOCHASTIC_DISTRIBUTIONS
     options: PPOOptions
 
     @property

@@ -38,7 +38,7 @@ class ReBRACOptions(TD3Options):
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
     actor_lr: Schedule = 1e-3
     """Learning rate of the policy (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
-    how the value changes up to the next point: line (the default), cosine or step."""
+    how the value changes up to the next point: Line (the default), Cosine or Step."""
     critic_lr: Schedule = 1e-3
     """Learning rate of the critics: a number or a schedule."""
     actor_beta: NonNegative = 0.01

@@ -1,4 +1,4 @@
-"""What the operator passes to an attempt, and what the attempt reports: the two halves of its ConfigMap.
+"""The two halves of an attempt's ConfigMap: what the operator passes in, and what the attempt reports.
 
 The operator writes `resource.yaml`, `attempt.json` and `intent`; the runtime writes `report.json`, and nothing else.
 """
@@ -11,13 +11,13 @@ from hindcast.api.base import Model, Positive, ShortText
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus, Timestamp
 
 RESOURCE_KEY: Final = "resource.yaml"
-"""The resource as the attempt carries it out: platform defaults merged, paths absolute."""
+"""The resource as the attempt executes it: platform defaults merged, paths absolute."""
 ATTEMPT_KEY: Final = "attempt.json"
 """An `Attempt`."""
 INTENT_KEY: Final = "intent"
-"""The operator's request to a running attempt: empty, or `CHECKPOINT`."""
+"""The operator's request to a running attempt: empty or `CHECKPOINT`."""
 REPORT_KEY: Final = "report.json"
-"""A `Report`; missing until the first beat."""
+"""A `Report`; missing until the first one."""
 
 CHECKPOINT: Final = "checkpoint"
 """The request to save a checkpoint and stop, with outcome Suspended."""
@@ -27,9 +27,9 @@ POOL_LABEL: Final = "hindcast.dev/pool"
 Pool = Literal["head", "data", "runner", "learner"]
 
 LONGEST_SILENCE_SECONDS: Final = 30
-"""An attempt beats at least this often."""
+"""An attempt reports at least this often."""
 SHORTEST_SILENCE_SECONDS: Final = 10
-"""An attempt reports changes at most this often; the outcome at once."""
+"""An attempt reports changes at most this often, but its outcome at once."""
 
 AttemptState = Literal["Succeeded", "Failed", "Lost", "Suspended"]
 """`Failed` is permanent: another attempt would end the same way. `Lost` is worth another attempt."""
@@ -50,10 +50,10 @@ AttemptReason = Literal[
     "WorkerLost",
     "Terminated",
 ]
-"""Why an attempt ended. The last five are Lost: storage that did not answer, storage that refused a request, a
-process killed for memory, a lost worker or node, a driver that was terminated."""
+"""The reason for an attempt's end. The last five are Lost: storage did not answer, storage refused a request, a process
+was killed for memory, a worker or node was lost, the driver was terminated."""
 
-WAITED_OUT: Final[AttemptReason] = "StorageUnavailable"
+UNCOUNTED_REASON: Final[AttemptReason] = "StorageUnavailable"
 """An attempt that was lost for this reason does not count as a retry."""
 
 
@@ -68,7 +68,7 @@ class Attempt(Model):
     """The spec's revision."""
     number: Positive
     """Number of the attempt in the revision, from 1."""
-    child: ShortText
+    ray_job_name: ShortText
     """Name of the RayJob and of the ConfigMap."""
     namespace: ShortText
     """Namespace of both."""
@@ -81,7 +81,7 @@ class Attempt(Model):
 
 
 class AttemptOutcome(Model):
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     state: AttemptState
     """Whether it succeeded, and whether another attempt is worth it."""
@@ -94,13 +94,13 @@ class AttemptOutcome(Model):
 
 
 class Report(Model):
-    """What an attempt reports."""
+    """The report of an attempt."""
 
-    beat: Positive
+    number: Positive
     """Counts the reports."""
-    at: Timestamp
+    report_time: Timestamp
     """When this one was written, by the driver's clock (UTC)."""
-    moved: Timestamp
+    last_progress_time: Timestamp
     """When there last was progress, by the driver's clock."""
     stage: ShortText | None = None
     """What it is doing: `Starting`, `Training the expert`, `Recording`, `Training`."""

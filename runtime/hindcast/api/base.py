@@ -1,4 +1,4 @@
-"""What all parts of a resource share: strictness, camelCase names, bounded types, CEL rules by validators.
+"""Base of all parts of a resource: strictness, camelCase names, bounded types, CEL rules beside validators.
 
 A model is written once and read four ways: as Python (snake_case attributes), as YAML (camelCase fields), as
 the CRD's schema (the bounds and the rules go with it) and as the reference page (the attribute docstrings).
@@ -25,6 +25,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from hindcast.api.spelling import respell_defaults
+
 GROUP: Final = "hindcast.dev"
 VERSION: Final = "v1alpha1"
 ApiVersion = Literal["hindcast.dev/v1alpha1"]
@@ -33,20 +35,20 @@ API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that the API server checks: a CEL expression that must hold; the sentence when it does not.
+    """A rule that the API server checks: a CEL expression that must hold, and the message if it does not.
 
-    `at` is the field that the sentence is about (`.stop.timesteps`), where it is not the rule's own place. A sentence
-    that `is_computed` is itself an expression.
+    `at` is the field that the message is about (`.stop.timesteps`), if it is not the part that has the rule. A message
+    that `is_computed` is itself a CEL expression.
     """
 
     cel: str
     message: str
-    at: str = ""
+    field_path: str = ""
     is_computed: bool = False
 
     def validation(self) -> dict[str, str]:
-        """The entry of `x-kubernetes-validations`."""
-        place = {"fieldPath": self.at} if self.at else {}
+        """Return the entry of `x-kubernetes-validations`."""
+        place = {"fieldPath": self.field_path} if self.field_path else {}
         return {
             "rule": self.cel,
             "messageExpression" if self.is_computed else "message": self.message,
@@ -55,15 +57,13 @@ class Rule:
 
 
 class Mark(Enum):
-    """What a field is to the run; a field without one defines it.
+    """The role of a field in the run; a field without a mark defines the run.
 
     Attributes:
-        OPERATIONAL: does not define the run: how, how fast or where it runs, never what comes out. It is left out of
-            the spec hash.
-        LOCATION: operational too, but changes only with a higher revision.
-        EXTENDABLE: defines the run and may change within a revision all the same: the run goes on with it.
-        FIXED: of a field inside an extendable one: no attempt may change it all the same, since it says what is
-            trained on.
+        OPERATIONAL: changes how, how fast or where the run executes, never its result. It is not part of the spec hash.
+        LOCATION: operational, but changes only with a higher revision.
+        EXTENDABLE: defines the run, but may change within a revision; the run continues with the new value.
+        FIXED: a field inside an extendable one that no attempt may change, since it selects the training data.
     """
 
     OPERATIONAL = auto()
@@ -76,7 +76,7 @@ OPERATIONAL, LOCATION, EXTENDABLE, FIXED = Mark
 
 
 class Model(BaseModel):
-    """Base of all parts: unknown fields are refused, nothing is coerced, values do not change once built.
+    """Base of all parts: immutable; unknown fields are refused, and no value is coerced.
 
     Numbers are finite, as JSON has no others.
     """
@@ -98,15 +98,15 @@ class Model(BaseModel):
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:
-        for names, allowed in ((self.exactly_one, "exactly one"), (self.at_least_one, "at least one")):
-            given = [to_camel(name) for name in names if getattr(self, name) is not None]
-            if names and (not given or (allowed == "exactly one" and len(given) > 1)):
-                raise ValueError(_choice_message(allowed, names, " and ".join(given) or "none"))
+        for names, quantifier in ((self.exactly_one, "exactly one"), (self.at_least_one, "at least one")):
+            chosen_names = [to_camel(name) for name in names if getattr(self, name) is not None]
+            if names and (not chosen_names or (quantifier == "exactly one" and len(chosen_names) > 1)):
+                raise ValueError(_choice_message(quantifier, names, " and ".join(chosen_names) or "none"))
         return self
 
     @classmethod
     def cel_rules(cls) -> list[Rule]:
-        """All rules of this part, the choices among its fields included."""
+        """Return all rules of this part, including those on choices among its fields."""
         choices = [
             Rule(
                 f"[{', '.join(f'has(self.{to_camel(n)})' for n in names)}].{test}",
@@ -125,33 +125,34 @@ class Model(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler(core_schema)
+        target = handler.resolve_ref_schema(schema)
+        respell_defaults(target)
         if rules := cls.cel_rules():
-            target = handler.resolve_ref_schema(schema)
             target["x-kubernetes-validations"] = [rule.validation() for rule in rules]
         return schema
 
 
-def _choice_message(allowed: str, names: tuple[str, ...], found: str | None = None) -> str:
-    message = f"{allowed} of {', '.join(map(to_camel, names))} is needed"
-    return message if found is None else f"{message}, found {found}"
+def _choice_message(quantifier: str, names: tuple[str, ...], chosen_names: str | None = None) -> str:
+    message = f"{quantifier} of {', '.join(map(to_camel, names))} is needed"
+    return message if chosen_names is None else f"{message}, found {chosen_names}"
 
 
-def _integral(value: Any) -> Any:
-    """`1e6` is a float in YAML and a whole number to its writer."""
+def _to_integer(value: Any) -> Any:
+    """Turn a whole float into an integer: `1e6` is a float in YAML and a whole number to its author."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-_LARGEST: Final = 2**63 - 1
+_MAX_INT64: Final = 2**63 - 1
 
 
 def _check_int64(value: int) -> int:
-    if not -_LARGEST <= value <= _LARGEST:
-        raise ValueError(f"is {value}, expected at most {_LARGEST} (64 bits)")
+    if not -_MAX_INT64 <= value <= _MAX_INT64:
+        raise ValueError(f"is {value}, expected at most {_MAX_INT64} (64 bits)")
     return value
 
 
 def _check_finite(value: Any) -> Any:
-    """Free-form values are JSON on their way to the API server and into the spec hash."""
+    """Check that a free-form value has finite numbers only: the API server and the spec hash get it as JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"contains {value}, expected finite numbers, as JSON has no others")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -159,24 +160,24 @@ def _check_finite(value: Any) -> Any:
     return value
 
 
-def beyond_json(value: Any, place: str = "") -> str | None:
-    """What a free-form value holds that is not JSON, and where (`a function at 'reward'`); None if all of it is."""
+def find_non_json(value: Any, place: str = "") -> str | None:
+    """Describe the first thing in a free-form value that is not JSON (`a function at 'reward'`), or return None."""
     if value is None or isinstance(value, str | int | float):
         return None
     if isinstance(value, list | tuple):
-        named: Iterable[tuple[Any, Any]] = enumerate(value)
+        entries: Iterable[tuple[Any, Any]] = enumerate(value)
     elif isinstance(value, dict):
-        named = value.items()
+        entries = value.items()
     else:
         kind = "class" if isinstance(value, type) else type(value).__name__
         return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind} at {place!r}"
-    found = (beyond_json(entry, f"{place}.{name}" if place else str(name)) for name, entry in named)
-    return next(filter(None, found), None)
+    problems = (find_non_json(entry, f"{place}.{name}" if place else str(name)) for name, entry in entries)
+    return next(filter(None, problems), None)
 
 
 def _check_json(value: Any) -> Any:
-    if found := beyond_json(value):
-        raise ValueError(f"contains {found}, expected text, numbers, lists and dictionaries")
+    if non_json := find_non_json(value):
+        raise ValueError(f"contains {non_json}, expected text, numbers, lists and dictionaries")
     return _check_finite(value)
 
 
@@ -205,29 +206,29 @@ _ONE_SLASH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _AFTER_SCHEME: Final = {"hdfs": "//host:port/", "viewfs": "//cluster/", "file": "///"}
 
 
-def one_slash(path: str) -> str | None:
-    """What is wrong with `hdfs:/folder`, to be put behind it; None of paths and URIs."""
-    found = _ONE_SLASH.match(path)
-    if found is None:
+def one_slash_problem(path: str) -> str | None:
+    """Describe why `hdfs:/folder`, with one slash, is not a location; None if the path has another form."""
+    match = _ONE_SLASH.match(path)
+    if match is None:
         return None
-    scheme = found["scheme"]
-    right = f"{scheme}:{_AFTER_SCHEME.get(scheme, '//')}{path[found.end() :]}"
-    return f"is neither a URI nor a plain path: write {right}, or ./{path} for a local folder with that name"
+    scheme = match["scheme"]
+    correct_uri = f"{scheme}:{_AFTER_SCHEME.get(scheme, '//')}{path[match.end() :]}"
+    return f"is neither a URI nor a plain path: write {correct_uri}, or ./{path} for a local folder with that name"
 
 
-def _names_user(uri: str) -> bool:
+def _has_user(uri: str) -> bool:
     if re.match(_ANONYMOUS, uri):
         return False
     return bool(re.match(_PASSWORD, uri) or (re.match(_USER, uri) and not re.match(_CONTAINER, uri)))
 
 
 def _check_location(value: str) -> str:
-    if _names_user(value) or re.search(_SECRET_QUERY, value):
+    if _has_user(value) or re.search(_SECRET_QUERY, value):
         raise ValueError(
             "contains credentials; use a Secret (spec.cluster.envFrom), the service account "
             "or the environment instead"
         )
-    if problem := one_slash(value):
+    if problem := one_slash_problem(value):
         raise ValueError(problem)
     return value
 
@@ -261,12 +262,12 @@ _LOCATION_SCHEMA: dict[str, Any] = {
     "x-kubernetes-validations": [rule.validation() for rule in LOCATION_RULES],
 }
 
-Int = Annotated[int, BeforeValidator(_integral), AfterValidator(_check_int64)]
-Positive = Annotated[int, Field(ge=1), BeforeValidator(_integral), AfterValidator(_check_int64)]
-NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_integral), AfterValidator(_check_int64)]
+Int = Annotated[int, BeforeValidator(_to_integer), AfterValidator(_check_int64)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_to_integer), AfterValidator(_check_int64)]
+NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_to_integer), AfterValidator(_check_int64)]
 # A RayJob's name has at most 47 characters: `<name>-t<revision>-<attempt>`, 36 and four digits each.
-Revision = Annotated[int, Field(ge=1, le=9999), BeforeValidator(_integral)]
-BackoffLimit = Annotated[int, Field(ge=0, le=999), BeforeValidator(_integral)]
+Revision = Annotated[int, Field(ge=1, le=9999), BeforeValidator(_to_integer)]
+BackoffLimit = Annotated[int, Field(ge=0, le=999), BeforeValidator(_to_integer)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
 ShortText = Annotated[str, Field(min_length=1, max_length=253)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=_LABEL_VALUE)]

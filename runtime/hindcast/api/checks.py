@@ -1,6 +1,6 @@
-"""What is wrong with an algorithm in its resource, found without importing it: its options and all that must fit it.
+"""Checks of a resource's algorithm without importing it: its options, and the fields that must fit it.
 
-What depends on the spaces of an environment or of data is found when networks are built, by `hindcast plan` or a run.
+Checks that need the spaces of the environment or of the data run when networks are built, in `hindcast plan` or a run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,42 +12,47 @@ from hindcast.api.documents import Problem, Steps
 from hindcast.api.model import Distribution, ModelSpec
 from hindcast.api.options import algorithms, is_custom, live_algorithms, options_model, schemas
 from hindcast.api.sentences import nearest, problems_of
+from hindcast.api.spelling import Spelling
 
 Spec = Mapping[str, Any]
-"""Plain values, which may be wrong: the spec of an OfflineTraining, or the policy.train of an OfflineRecording."""
+"""Plain, unchecked values: the spec of an OfflineTraining, or the policy.train of an OfflineRecording."""
 
-UNFILTERED: Final = (
-    "is meanStd, whose statistics come from recorded data, and there are none: leave it at none, and scale "
+NO_FILTER_STATISTICS: Final = (
+    "is MeanStd, whose statistics come from recorded data, and there are none: leave it out, and scale "
     "observations in a wrapper of the environment"
 )
-STREAMED: Final = (
+PRIORITIES_WITH_STREAMING: Final = (
     "is Streaming, but spec.config.prioritizedReplay draws from all data: leave it at Auto or take Resident"
 )
-REPLACED: Final = "is WithReplacement, but spec.config.prioritizedReplay draws by priority: leave it out"
+_NOT_RECURRENT: Final = ("None", "none")
+PRIORITIES_WITH_REPLACEMENT: Final = (
+    "is WithReplacement, but spec.config.prioritizedReplay draws by priority: leave it out"
+)
 
 
-def check_algorithm(kind: str, spec: Spec, at: Steps) -> list[Problem]:
-    """What is wrong with the algorithm of a resource, its options, and what must fit it.
+def check_algorithm(kind: str, spec: Spec, at: Steps, spelling: Spelling | None = None) -> list[Problem]:
+    """List the problems with a resource's algorithm, its options, and the fields that must fit it.
 
     Args:
         kind: of the resource.
-        spec: its part that has `algorithm`, `config` and `model`.
-        at: the part's place (`("spec",)`).
+        spec: the part that has `algorithm`, `config` and `model`.
+        at: path of that part (`("spec",)`).
+        spelling: of enums: `IN_YAML` or `EITHER_SPELLING`; None for values from Python.
     """
     algorithm = spec.get("algorithm")
     if not isinstance(algorithm, str):
         return []
-    if problem := _of_name(kind, algorithm):
+    if problem := _name_problem(kind, algorithm):
         return [Problem((*at, "algorithm"), problem)]
-    checks = _OF_CUSTOM if is_custom(algorithm) else _CHECKS[kind]
-    found = [problem for check in checks for problem in check(algorithm, spec)]
+    checks = _CUSTOM_CHECKS if is_custom(algorithm) else _CHECKS[kind]
+    problems = [problem for check in checks for problem in check(algorithm, spec)]
     return [
-        *_of_options(algorithm, spec.get("config", {}), (*at, "config")),
-        *(Problem((*at, *problem.steps), problem.text) for problem in found),
+        *_check_options(algorithm, spec.get("config", {}), (*at, "config"), spelling),
+        *(Problem((*at, *problem.steps), problem.text) for problem in problems),
     ]
 
 
-def _of_name(kind: str, algorithm: str) -> str | None:
+def _name_problem(kind: str, algorithm: str) -> str | None:
     usable = algorithms(kind)
     if algorithm in usable or (is_custom(algorithm) and kind == "OfflineTraining"):
         return None
@@ -56,111 +61,121 @@ def _of_name(kind: str, algorithm: str) -> str | None:
     return f"is {algorithm}, which an {kind} cannot use; it can use {', '.join(usable)}"
 
 
-def _of_options(algorithm: str, config: Any, at: Steps) -> Iterator[Problem]:
+def _check_options(algorithm: str, config: Any, at: Steps, spelling: Spelling | None) -> Iterator[Problem]:
     if algorithm not in schemas() or not isinstance(config, dict):
         return
-    owners = {name: [each for each, s in schemas().items() if name in s["properties"]] for name in config}
-    others = {name: known for name, known in owners.items() if known and algorithm not in known}
-    for name, known in others.items():
-        yield Problem((*at, name), f"does not apply to {algorithm}; it is a field of {', '.join(known)}")
-    rest = {name: value for name, value in config.items() if name not in others}
+    owners = {
+        option: [name for name, schema in schemas().items() if option in schema["properties"]]
+        for option in config
+    }
+    foreign_options = {option: names for option, names in owners.items() if names and algorithm not in names}
+    for option, names in foreign_options.items():
+        yield Problem((*at, option), f"does not apply to {algorithm}; it is a field of {', '.join(names)}")
+    rest = {name: value for name, value in config.items() if name not in foreign_options}
     try:
-        options_model(algorithm).model_validate(rest)
+        options_model(algorithm).model_validate(rest, context=spelling)
     except ValidationError as error:
         yield from problems_of(error, options_model(algorithm), rest, at)
 
 
-def _of_model(algorithm: str, spec: Spec) -> Iterator[Problem]:
+def _check_model(algorithm: str, spec: Spec) -> Iterator[Problem]:
     schema = schemas()[algorithm]
-    recurrent = _given(spec, "model", "recurrent") or "none"
-    if recurrent != "none" and not schema.get("x-recurrent"):
+    recurrent = _get(spec, "model", "recurrent") or "None"
+    if recurrent not in _NOT_RECURRENT and not schema.get("x-recurrent"):
         yield Problem(
             ("model", "recurrent"),
             f"is '{recurrent}', but {algorithm} learns from single timesteps and cannot train a recurrent policy",
         )
-    if schema.get("x-own-policy") and _given(spec, "model", "moduleClass") is not None:
+    if schema.get("x-own-policy") and _get(spec, "model", "moduleClass") is not None:
         yield Problem(
             ("model", "moduleClass"),
             f"does not apply to {algorithm}, which builds its own policy: leave it out",
         )
-    distribution, trained = _given(spec, "model", "distribution"), schema.get("x-distributions")
-    if trained and distribution in get_args(Distribution) and distribution not in trained:
-        yield Problem(("model", "distribution"), untrained(distribution, algorithm, trained))
+    distribution, trainable = _get(spec, "model", "distribution"), schema.get("x-distributions")
+    distributions = {ModelSpec.in_yaml("distribution", name): name for name in get_args(Distribution)}
+    if trainable and isinstance(distribution, str):
+        name = distributions.get(distribution, distribution)
+        if name in distributions.values() and name not in trainable:
+            yield Problem(("model", "distribution"), untrainable_problem(name, algorithm, trainable))
 
 
-def untrained(distribution: str, algorithm: str, trained: Iterable[str]) -> str:
-    """What is wrong with a distribution that an algorithm cannot train."""
-    return f"is '{distribution}', which {algorithm} cannot train: use {', '.join(trained)}"
+def untrainable_problem(distribution: str, algorithm: str, trainable: Iterable[str]) -> str:
+    """Say that an algorithm cannot train a distribution, and which it can, in YAML's spelling."""
+    word, *usable = (ModelSpec.in_yaml("distribution", name) for name in (distribution, *trainable))
+    return f"is '{word}', which {algorithm} cannot train: use {', '.join(usable)}"
 
 
-def _of_sequences(algorithm: str, spec: Spec) -> Iterator[Problem]:
+def _check_sequences(algorithm: str, spec: Spec) -> Iterator[Problem]:
     schema = schemas()[algorithm]
-    if not schema.get("x-recurrent") or (_given(spec, "model", "recurrent") or "none") == "none":
+    if not schema.get("x-recurrent") or (_get(spec, "model", "recurrent") or "None") in _NOT_RECURRENT:
         return
     name = "trainBatchSizePerLearner"
-    length = _given(spec, "model", "maxSeqLen") or ModelSpec.model_fields["max_seq_len"].default
-    batch = _given(spec, "config", name) or schema["properties"][name]["default"]
+    length = _get(spec, "model", "maxSeqLen") or ModelSpec.model_fields["max_seq_len"].default
+    batch = _get(spec, "config", name) or schema["properties"][name]["default"]
     if isinstance(length, int | float) and isinstance(batch, int | float) and length > batch:
         yield Problem(("model", "maxSeqLen"), f"is {length}, expected at most spec.config.{name}, {batch}")
 
 
-def _of_samplers(algorithm: str, spec: Spec) -> Iterator[Problem]:
+def _check_samplers(algorithm: str, spec: Spec) -> Iterator[Problem]:
     for index, source in enumerate(_sources(spec)):
         if isinstance(source.get("sampler"), dict) and algorithm not in live_algorithms():
-            yield _unsampled(algorithm, live_algorithms(), ("input", index, "sampler"))
+            yield _sampler_problem(algorithm, live_algorithms(), ("input", index, "sampler"))
 
 
-def _of_own_sampler(algorithm: str, spec: Spec) -> Iterator[Problem]:
+def _check_expert_sampler(algorithm: str, spec: Spec) -> Iterator[Problem]:
     if isinstance(spec.get("sampler"), dict) and algorithm not in live_algorithms():
         experts = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
-        yield _unsampled(algorithm, experts, ("sampler",))
+        yield _sampler_problem(algorithm, experts, ("sampler",))
 
 
-def _unsampled(algorithm: str, usable: list[str], at: Steps) -> Problem:
+def _sampler_problem(algorithm: str, usable: list[str], at: Steps) -> Problem:
     return Problem(at, f"does not apply to {algorithm}; it is an option for {', '.join(usable)}")
 
 
-def _of_filter(_: str, spec: Spec) -> Iterator[Problem]:
+def _check_filter(_: str, spec: Spec) -> Iterator[Problem]:
     if _sources(spec) and not _has_recorded(spec):
-        yield from _unfiltered(spec)
+        yield from _filter_problems(spec)
 
 
-def _of_own_filter(algorithm: str, spec: Spec) -> Iterator[Problem]:
+def _check_expert_filter(algorithm: str, spec: Spec) -> Iterator[Problem]:
     if algorithm in live_algorithms():
-        yield from _unfiltered(spec)
+        yield from _filter_problems(spec)
 
 
-def _unfiltered(spec: Spec) -> Iterator[Problem]:
-    """A checkpoint that training starts from brings its statistics along."""
-    if _given(spec, "model", "observationFilter") == "meanStd" and spec.get("initialCheckpoint") is None:
-        yield Problem(("model", "observationFilter"), UNFILTERED)
+def _filter_problems(spec: Spec) -> Iterator[Problem]:
+    # A checkpoint that training starts from brings its statistics along.
+    if (
+        _get(spec, "model", "observationFilter") in ("MeanStd", "meanStd")
+        and spec.get("initialCheckpoint") is None
+    ):
+        yield Problem(("model", "observationFilter"), NO_FILTER_STATISTICS)
 
 
-def _of_priorities(_: str, spec: Spec) -> Iterator[Problem]:
-    if _given(spec, "config", "prioritizedReplay") is not True or not _has_recorded(spec):
+def _check_priorities(_: str, spec: Spec) -> Iterator[Problem]:
+    if _get(spec, "config", "prioritizedReplay") is not True or not _has_recorded(spec):
         return
-    if _given(spec, "pipeline", "residency") == "Streaming":
-        yield Problem(("pipeline", "residency"), STREAMED)
-    if _given(spec, "pipeline", "sampling") == "WithReplacement":
-        yield Problem(("pipeline", "sampling"), REPLACED)
+    if _get(spec, "pipeline", "residency") == "Streaming":
+        yield Problem(("pipeline", "residency"), PRIORITIES_WITH_STREAMING)
+    if _get(spec, "pipeline", "sampling") == "WithReplacement":
+        yield Problem(("pipeline", "sampling"), PRIORITIES_WITH_REPLACEMENT)
 
 
-def _of_compiling(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    if _given(spec, "learners", "compile") is True and not schemas()[algorithm].get("x-compiled"):
+def _check_compiling(algorithm: str, spec: Spec) -> Iterator[Problem]:
+    if _get(spec, "learners", "compile") is True and not schemas()[algorithm].get("x-compiled"):
         why = f"is true, but torch.compile does not support the losses of {algorithm}: leave it out"
         yield Problem(("learners", "compile"), why)
 
 
 def _sources(spec: Spec) -> list[dict[str, Any]]:
     sources = spec.get("input")
-    return [each for each in sources if isinstance(each, dict)] if isinstance(sources, list) else []
+    return [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
 
 
 def _has_recorded(spec: Spec) -> bool:
     return any(source.get("sampler") is None for source in _sources(spec))
 
 
-def _given(spec: Any, *path: str) -> Any:
+def _get(spec: Any, *path: str) -> Any:
     for name in path:
         spec = spec.get(name) if isinstance(spec, dict) else None
     return spec
@@ -170,14 +185,14 @@ Check = Callable[[str, Spec], Iterator[Problem]]
 
 _CHECKS: Final[Mapping[str, tuple[Check, ...]]] = {
     "OfflineTraining": (
-        _of_model,
-        _of_sequences,
-        _of_samplers,
-        _of_filter,
-        _of_priorities,
-        _of_compiling,
+        _check_model,
+        _check_sequences,
+        _check_samplers,
+        _check_filter,
+        _check_priorities,
+        _check_compiling,
     ),
-    "OfflineRecording": (_of_model, _of_own_sampler, _of_own_filter),
+    "OfflineRecording": (_check_model, _check_expert_sampler, _check_expert_filter),
 }
-_OF_CUSTOM: Final[tuple[Check, ...]] = (_of_filter, _of_priorities)
-"""What a user's own algorithm takes besides, it says when it is imported."""
+_CUSTOM_CHECKS: Final[tuple[Check, ...]] = (_check_filter, _check_priorities)
+"""A custom algorithm states its other requirements when it is imported."""

@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from hindcast.api.base import FreeForm, Labels, Model, NonNegative, Rule, ShortText, Text
-from hindcast.api.quantity import Quantity
+from hindcast.api.lists import ListMap
+from hindcast.api.quantity import Cpus, Quantity
 
 # Credentials for storage that have a well-known variable; written inline they would be readable by everyone
 # who can read the resource.
@@ -39,7 +40,7 @@ class KeyRef(Model):
 
 
 class EnvVarSource(Model):
-    """Where the value of a variable comes from."""
+    """The source of a variable's value."""
 
     exactly_one: ClassVar = ("secret_key_ref", "config_map_key_ref")
 
@@ -57,7 +58,7 @@ class EnvVar(Model):
         Rule(
             f"!has(self.value) || !(self.name in {list(CREDENTIAL_VARIABLES)})",
             "is a credential; use valueFrom.secretKeyRef or envFrom, never inline",
-            at=".value",
+            field_path=".value",
         ),
     )
 
@@ -66,7 +67,7 @@ class EnvVar(Model):
     value: Annotated[str, Field(max_length=4096)] | None = None
     """Its value. Credentials are refused here."""
     value_from: EnvVarSource | None = None
-    """Where its value comes from."""
+    """The source of its value."""
 
     @model_validator(mode="after")
     def _refuse_credentials(self) -> Self:
@@ -103,7 +104,7 @@ class SecretVolume(Model):
 
 
 class EmptyDir(Model):
-    """Scratch space that goes with the pod."""
+    """Scratch space that is deleted with the pod."""
 
     size_limit: Quantity | None = None
     """Maximum size in bytes. Default: the node's limit."""
@@ -146,13 +147,13 @@ class Toleration(Model):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Effect of the taint. Default: all."""
     toleration_seconds: NonNegative | None = None
-    """Seconds to stay on a node tainted NoExecute. Default: for ever."""
+    """Seconds to stay on a node tainted NoExecute. Default: no limit."""
 
 
 class PodResources(Model):
     """Size of the pods of one pool; what is given wins over the computed size."""
 
-    cpu: Annotated[float, Field(gt=0)] | None = None
+    cpu: Cpus | None = None
     """CPUs per pod."""
     memory: Quantity | None = None
     """Memory per pod (request and limit)."""
@@ -219,21 +220,21 @@ class ClusterSpec(Model):
     """Runtime image."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled. Default: Kubernetes' rule."""
-    image_pull_secrets: Annotated[list[NameRef], Field(max_length=16)] = []
+    image_pull_secrets: Annotated[list[NameRef], Field(max_length=16), ListMap("name")] = []
     """Secrets for pulling the image."""
     ray_version: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] | None = None
     """Ray's version in the image. Default: the one of the platform's image."""
     service_account_name: ShortText | None = None
-    """Service account of the pods. Default: one is made for the run."""
+    """Service account of the pods. Default: one is created for the run."""
     resources: PoolResources = PoolResources()
     """Pod sizes. Default: computed, with the reasons in status.resolved."""
     node_selector: Labels = {}
     """Node labels that the pods need."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
     """Taints that the pods tolerate."""
-    volumes: Annotated[list[Volume], Field(max_length=32)] = []
+    volumes: Annotated[list[Volume], Field(max_length=32), ListMap("name")] = []
     """Volumes mounted into the pods."""
-    env: Annotated[list[EnvVar], Field(max_length=128)] = []
+    env: Annotated[list[EnvVar], Field(max_length=128), ListMap("name")] = []
     """Environment variables."""
     env_from: Annotated[list[EnvFrom], Field(max_length=32)] = []
     """Secrets and ConfigMaps as environment variables."""

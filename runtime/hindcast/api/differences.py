@@ -1,4 +1,4 @@
-"""What keeps a resource from continuing another's run: the fields in which they differ, in words."""
+"""The differences that keep a resource from continuing a run, in words."""
 
 from __future__ import annotations
 
@@ -6,39 +6,47 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from hindcast.api.hashing import course_of
+from hindcast.api.hashing import course_fields
 from hindcast.api.recording import OfflineRecording
 from hindcast.api.training import OfflineTraining
 
-OPEN: Final = frozenset({"kwargs", "customConfig", "moduleOptions", "preLearnerKwargs", "readOptions"})
-"""Fields that hold whatever the user's own code takes: texts in them may be secret."""
-_LONGEST: Final = 60
-_MOST: Final = 3
+FREE_FORM_FIELDS: Final = frozenset(
+    {"kwargs", "customConfig", "moduleOptions", "preLearnerKwargs", "readOptions"}
+)
+"""Fields that hold arguments of the user's own code: texts in them may be secret."""
+_MAX_VALUE_LENGTH: Final = 60
+_MAX_CHANGES: Final = 3
 
 Resource = OfflineRecording | OfflineTraining
 Path = tuple[str | int, ...]
 
 
-def differences(before: Resource, after: Resource) -> str:
-    """The run-defining fields that changed: "spec.model.fcnetHiddens: [8] → [10], spec.seed: 0 → 1".
+def differences(old: Resource, new: Resource) -> str:
+    """List the run-defining fields that changed: "spec.model.fcnetHiddens: [8] → [10], spec.seed: 0 → 1".
 
-    At most three, and the number of the others; empty where there are none. Values that are long, or may be secret, are
-    left out. What a run may be continued with (`stop`, `evaluation`) does not count.
+    At most three, then the number of the others; empty if nothing changed. Long values, and values that may be secret,
+    are left out. Fields that may change during a run (`stop`, `evaluation`) do not count.
     """
-    then, now = (dict(_leaves(_nested(course_of(each)))) for each in (before, after))
-    paths = [path for path in dict.fromkeys([*then, *now]) if then.get(path) != now.get(path)]
-    said = [_change(path, _value(before, path), _value(after, path)) for path in paths[:_MOST]]
-    if len(paths) > _MOST:
-        said[-1] += f" and {len(paths) - _MOST} more"
-    return ", ".join(said)
+    old_leaves, new_leaves = (dict(_leaves(_split_paths(course_fields(resource)))) for resource in (old, new))
+    paths = [
+        path
+        for path in dict.fromkeys([*old_leaves, *new_leaves])
+        if old_leaves.get(path) != new_leaves.get(path)
+    ]
+    changes = [
+        _change_text(path, _value_text(old, path), _value_text(new, path)) for path in paths[:_MAX_CHANGES]
+    ]
+    if len(paths) > _MAX_CHANGES:
+        changes[-1] += f" and {len(paths) - _MAX_CHANGES} more"
+    return ", ".join(changes)
 
 
-def _nested(course: dict[str, Any]) -> dict[Path, Any]:
+def _split_paths(course: dict[str, Any]) -> dict[Path, Any]:
     return {tuple(name.split(".")): value for name, value in course.items()}
 
 
 def _leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
-    """The values at the end of every path, through objects and lists of objects."""
+    """Yield the leaves with their paths, through objects and lists of objects."""
     for path, value in values.items():
         if isinstance(value, dict) and value:
             yield from _leaves({(*path, name): part for name, part in value.items()})
@@ -48,18 +56,19 @@ def _leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
             yield path, value
 
 
-def _value(resource: Resource, path: Path) -> str | None:
-    """The value in words; None of one that is long or may be secret."""
-    found: Any = resource.spec.model_dump(mode="json", by_alias=True)
-    for place, name in enumerate(path):
+def _value_text(resource: Resource, path: Path) -> str | None:
+    """Return the value as text, or None if it is long or may be secret."""
+    value: Any = resource.spec.model_dump(mode="json", by_alias=True)
+    for depth, name in enumerate(path):
         try:
-            found = found[name]
+            value = value[name]
         except (KeyError, IndexError, TypeError):
-            return "default" if "config" in path[:place] else "none"
-    if found is None:
+            return "default" if "config" in path[:depth] else "none"
+    if value is None:
         return "none"
-    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-    if len(text) > _LONGEST or (OPEN.intersection(path) and _holds_text(found)):
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # The sentence goes into logs and the status, which more people can read than the code's arguments.
+    if len(text) > _MAX_VALUE_LENGTH or (FREE_FORM_FIELDS.intersection(path) and _holds_text(value)):
         return None
     return text
 
@@ -70,6 +79,6 @@ def _holds_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _change(path: Path, then: str | None, now: str | None) -> str:
+def _change_text(path: Path, old_text: str | None, new_text: str | None) -> str:
     place = "spec" + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
-    return place if then is None or now is None else f"{place}: {then} → {now}"
+    return place if old_text is None or new_text is None else f"{place}: {old_text} → {new_text}"

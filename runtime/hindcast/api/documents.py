@@ -22,9 +22,9 @@ _NODE_LIMIT: Final = 100_000
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where in the document (`steps` may be empty), and the sentence.
+    """A problem in a document: its path (`steps`, which may be empty) and the sentence.
 
-    `line` is given where the place is known better than by the steps (1-based; 0 for the file as a whole).
+    `line` (1-based; 0 for the file as a whole) is set if it is more exact than the steps.
     """
 
     steps: Steps
@@ -34,9 +34,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document: its plain value, the 1-based line of every key and entry, what is wrong with it.
+    """A YAML document: its plain value, the 1-based line of every key and entry, and its problems.
 
-    The value is None when it could not be read.
+    The value is None if the document could not be read.
     """
 
     value: Any
@@ -45,17 +45,17 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def line_of(self, steps: Steps) -> int:
-        """Line of a place, or of the nearest place around it that exists."""
+        """Return the line of a path, or of its nearest parent that exists."""
         while steps and steps not in self.lines:
             steps = steps[:-1]
         return self.lines.get(steps, self.line)
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of a file, in order; empty ones are skipped.
+    """Yield the documents of a file in order, without empty ones.
 
-    What cannot be read at all (no such file, broken YAML) ends it with a Document of value None that carries
-    the problem, since what stands before it in the file is still worth checking.
+    A file or a part of it that cannot be read (no such file, invalid YAML) ends the sequence with a Document without a
+    value that has the problem, since the documents before it are still worth checking.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -72,13 +72,13 @@ def read_documents(path: Path) -> Iterator[Document]:
 
 
 def documents_of(text: str) -> Iterator[Document]:
-    """The documents of a text, as `read_documents` gives those of a file."""
+    """Yield the documents of a text, as `read_documents` does those of a file."""
     try:
         for node in YAML(typ="rt", pure=True).compose_all(text):
             if not (isinstance(node, ScalarNode) and node.tag == f"{_TAG}null"):
-                yield _Reader().document(node)
+                yield _Reader().read_document(node)
     except MarkedYAMLError as error:
-        yield _broken(error, text)
+        yield _invalid_yaml(error, text)
     except YAMLError as error:
         yield _unreadable(f"is not YAML: {' '.join(str(error).split())}")
 
@@ -87,101 +87,106 @@ def _unreadable(text: str, line: int = 0) -> Document:
     return Document(None, line, problems=[Problem((), text, line)])
 
 
-def _broken(error: MarkedYAMLError, text: str) -> Document:
+def _invalid_yaml(error: MarkedYAMLError, text: str) -> Document:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     source = text.splitlines()[line] if line < len(text.splitlines()) else ""
     if "\t" in source[: len(source) - len(source.lstrip())]:
         return _unreadable("is not valid YAML: the line begins with a tab; indent with spaces", line + 1)
-    begun = f" {error.context}" if error.context else ""
+    context = f" {error.context}" if error.context else ""
     if error.context_mark and error.context_mark.line != line:
-        begun += f" that begins on line {error.context_mark.line + 1}"
-    return _unreadable(f"is not valid YAML: {error.problem}{begun} (column {column + 1})", line + 1)
+        context += f" that begins on line {error.context_mark.line + 1}"
+    return _unreadable(f"is not valid YAML: {error.problem}{context} (column {column + 1})", line + 1)
 
 
 class _Reader:
-    """Turns one document's nodes into values."""
+    """A reader that turns the nodes of one document into values."""
 
     def __init__(self) -> None:
         self.lines: dict[Steps, int] = {}
         self.problems: list[Problem] = []
-        self.open: set[int] = set()
-        self.unreadable = False
-        self.seen = 0
+        self.open_nodes: set[int] = set()
+        self.is_unreadable = False
+        self.num_nodes = 0
 
-    def document(self, root: Node) -> Document:
-        value = self.value(root, ())
+    def read_document(self, root: Node) -> Document:
+        value = self.read_value(root, ())
         return Document(
-            None if self.unreadable else value, root.start_mark.line + 1, self.lines, self.problems
+            None if self.is_unreadable else value, root.start_mark.line + 1, self.lines, self.problems
         )
 
-    def value(self, node: Node, steps: Steps) -> Any:
-        self.seen += 1
-        if id(node) in self.open or self.seen > _NODE_LIMIT:
+    def read_value(self, node: Node, steps: Steps) -> Any:
+        self.num_nodes += 1
+        if id(node) in self.open_nodes or self.num_nodes > _NODE_LIMIT:
             # Only aliases can do this: a node inside itself, or a few lines that stand for millions.
-            return self.unread(node, steps, "refers to itself or to too much by YAML aliases; write it out")
+            return self.add_unreadable(
+                node, steps, "refers to itself or to too much by YAML aliases; write it out"
+            )
         self.lines.setdefault(steps, node.start_mark.line + 1)
         if isinstance(node, ScalarNode):
-            return self.scalar(node, steps)
-        self.open.add(id(node))
+            return self.read_scalar(node, steps)
+        self.open_nodes.add(id(node))
         try:
             if isinstance(node, SequenceNode):
-                return [self.value(entry, (*steps, index)) for index, entry in enumerate(node.value)]
-            return self.mapping(node.value, steps)
+                return [self.read_value(entry, (*steps, index)) for index, entry in enumerate(node.value)]
+            return self.read_mapping(node.value, steps)
         finally:
-            self.open.discard(id(node))
+            self.open_nodes.discard(id(node))
 
-    def mapping(self, pairs: list[tuple[Node, Node]], steps: Steps) -> dict[str, Any]:
+    def read_mapping(self, pairs: list[tuple[Node, Node]], steps: Steps) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
-        first: dict[str, int] = {}
+        merged_values: dict[str, Any] = {}
+        first_lines: dict[str, int] = {}
         for key, entry in pairs:
             if key.tag == f"{_TAG}merge":
-                merged = self.merge(entry, steps) | merged
+                merged_values = self.read_merge(entry, steps) | merged_values
                 continue
-            name, line = _text(str(key.value)), key.start_mark.line + 1
+            name, line = _join_surrogates(str(key.value)), key.start_mark.line + 1
             if not isinstance(key, ScalarNode):
-                self.problem(key, steps, "has a key that is not a plain word")
-            elif name in first:
-                self.problem(key, (*steps, name), f"is given twice, first on line {first[name]}; keep one")
+                self.add_problem(key, steps, "has a key that is not a plain word")
+            elif name in first_lines:
+                self.add_problem(
+                    key, (*steps, name), f"is given twice, first on line {first_lines[name]}; keep one"
+                )
             else:
-                first[name] = line
+                first_lines[name] = line
                 self.lines[*steps, name] = line
-                values[name] = self.value(entry, (*steps, name))
-        return merged | values
+                values[name] = self.read_value(entry, (*steps, name))
+        return merged_values | values
 
-    def merge(self, node: Node, steps: Steps) -> dict[str, Any]:
+    def read_merge(self, node: Node, steps: Steps) -> dict[str, Any]:
         sources = node.value if isinstance(node, SequenceNode) else [node]
-        merged: dict[str, Any] = {}
+        merged_values: dict[str, Any] = {}
         for source in sources:
-            value = self.value(source, steps)
+            value = self.read_value(source, steps)
             if not isinstance(value, dict):
-                self.problem(source, steps, "merges (<<) something that is not a mapping")
+                self.add_problem(source, steps, "merges (<<) something that is not a mapping")
                 continue
-            merged = value | merged
-        return merged
+            merged_values = value | merged_values
+        return merged_values
 
-    def scalar(self, node: ScalarNode, steps: Steps) -> Any:
+    def read_scalar(self, node: ScalarNode, steps: Steps) -> Any:
         convert = _SCALARS.get(str(node.tag).removeprefix(_TAG))
         if convert is None:
-            return self.unread(node, steps, f"has the YAML tag {node.tag}, which is not supported")
+            return self.add_unreadable(node, steps, f"has the YAML tag {node.tag}, which is not supported")
         try:
             return convert(node.value)
         except ValueError:
             return node.value
 
-    def unread(self, node: Node, steps: Steps, text: str) -> None:
-        """A value that is not known, so that nothing more can be said about the document."""
-        if not self.unreadable:
-            self.problem(node, steps, text)
-        self.unreadable = True
+    def add_unreadable(self, node: Node, steps: Steps, text: str) -> None:
+        """Add a problem with a value that cannot be known; the document then counts as unreadable."""
+        if not self.is_unreadable:
+            self.add_problem(node, steps, text)
+        self.is_unreadable = True
 
-    def problem(self, node: Node, steps: Steps, text: str) -> None:
+    def add_problem(self, node: Node, steps: Steps, text: str) -> None:
         self.problems.append(Problem(steps, text, node.start_mark.line + 1))
 
 
-def _text(text: str) -> str:
-    """JSON escapes a character beyond the first plane as two halves; YAML does not know that they are one."""
+def _join_surrogates(text: str) -> str:
+    """Join surrogate pairs into characters."""
+    # JSON escapes a character beyond the first plane as two halves; YAML does not know that they are one.
     if any("\ud800" <= character <= "\udfff" for character in text):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
@@ -206,6 +211,6 @@ _SCALARS: Final[dict[str, Callable[[str], Any]]] = {
     "float": _float,
     "int": _integer,
     "null": lambda _: None,
-    "str": _text,
+    "str": _join_surrogates,
     "timestamp": str,
 }

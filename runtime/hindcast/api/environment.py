@@ -1,4 +1,4 @@
-"""The simulator: which environment, how it is made, how actions reach it."""
+"""The environment, its wrappers, and the range of its actions."""
 
 from typing import Annotated, Any
 
@@ -7,8 +7,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from hindcast.api.base import FreeForm, Model, Positive, Text
 
 
-class Named(Model):
-    """Something made from a name and keyword arguments: a wrapper, a connector."""
+class NamedCall(Model):
+    """A name and keyword arguments, of a wrapper or a connector."""
 
     name: Text
     """A name that Hindcast knows, or "package.module:Name"."""
@@ -20,8 +20,8 @@ def _from_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-NamedOrText = Annotated[
-    Named,
+NameOrCall = Annotated[
+    NamedCall,
     BeforeValidator(_from_name),
     WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
 ]
@@ -34,7 +34,7 @@ class EnvironmentSpec(Model):
     """A Gymnasium id (`CartPole-v1`) or "package.module:EnvClass"."""
     kwargs: FreeForm = {}
     """Keyword arguments of the environment."""
-    wrappers: Annotated[list[NamedOrText], Field(max_length=32)] = []
+    wrappers: Annotated[list[NameOrCall], Field(max_length=32)] = []
     """Gymnasium wrappers, innermost first: a name in `gymnasium.wrappers`, "package.module:Name", or
     `{name, kwargs}`."""
     normalize_actions: bool = True

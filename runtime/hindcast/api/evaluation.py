@@ -5,18 +5,21 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, WithJsonSchema, model_validator
 
 from hindcast.api.base import FIXED, OPERATIONAL, ClassPath, Location, Model, NonNegative, Positive, Rule
+from hindcast.api.spelling import YamlWords
 
 EstimateName = Literal["is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"]
 EvaluationDuration = Annotated[
-    Positive | Literal["auto"],
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 16, "minimum": 1, "pattern": "^auto$"}),
+    Positive | Annotated[Literal["auto"], YamlWords("Auto")],
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 16, "minimum": 1, "pattern": "^Auto$"}),
 ]
 
 
 class ReferenceReturns(Model):
     """Mean returns that a score is normalised by."""
 
-    rules: ClassVar = (Rule("self.random < self.expert", "random must be below expert", at=".random"),)
+    rules: ClassVar = (
+        Rule("self.random < self.expert", "random must be below expert", field_path=".random"),
+    )
 
     random: float
     """Of a policy that acts at random."""
@@ -71,21 +74,23 @@ class EvaluationSpec(Model):
         Rule(
             "!has(self.duration) || type(self.duration) == int || "
             "(has(self.parallelToTraining) && self.parallelToTraining)",
-            "duration auto needs parallelToTraining",
-            at=".duration",
+            "duration Auto needs parallelToTraining",
+            field_path=".duration",
         ),
         Rule(
             "!has(self.customFunction) || !(has(self.parallelToTraining) && self.parallelToTraining)",
             "customFunction excludes parallelToTraining",
-            at=".customFunction",
+            field_path=".customFunction",
         ),
     )
 
     interval: Positive | None = None
     """Training iterations between evaluations. Default: once, at the end."""
     duration: EvaluationDuration = 10
-    """Length of one evaluation; `auto` (with parallelToTraining) as long as the training iteration takes."""
-    duration_unit: Literal["episodes", "timesteps"] = "episodes"
+    """Length of one evaluation; `Auto` (with parallelToTraining) as long as the training iteration takes."""
+    duration_unit: Annotated[Literal["episodes", "timesteps"], YamlWords("Episodes", "Timesteps")] = (
+        "episodes"
+    )
     """What `duration` counts."""
     runners: Annotated[NonNegative, OPERATIONAL] = 0
     """Evaluation runners; 0 evaluates in the driver's process."""
@@ -108,7 +113,7 @@ class EvaluationSpec(Model):
     @model_validator(mode="after")
     def _check_auto(self) -> Self:
         if self.duration == "auto" and not self.parallel_to_training:
-            raise ValueError("has duration auto without parallelToTraining: true")
+            raise ValueError("has duration Auto without parallelToTraining: true")
         if self.custom_function is not None and self.parallel_to_training:
             raise ValueError(
                 "has customFunction with parallelToTraining; custom functions run in the driver only"

@@ -1,4 +1,4 @@
-"""Comparisons as people write them: `rewards > 0`, `eps_id in ["a", "b"]`."""
+"""Comparisons as text: `rewards > 0`, `eps_id in ["a", "b"]`."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ _OPERATORS = "==, !=, <, <=, >, >= or in"
 
 
 def parse_filter(text: str) -> FilterTerm:
-    """A comparison: a column, an operator and a value (a number, true, false or text; for `in` a list of them).
+    """Parse a column, an operator and a value (a number, true, false or text; for `in` a list of them).
 
     Raises:
-        SpecError: what was found at which character, and what was expected.
+        SpecError: the text is no comparison; the message names the character and what is expected there.
     """
     name = _NAME.match(text)
     if name is None:
-        raise _wrong(text, 0, "a column's name")
+        raise _syntax_error(text, 0, "a column's name")
     operator = _OPERATOR.match(text, name.end())
     if operator is None:
-        raise _wrong(text, name.end(), _OPERATORS)
-    value = _value(text, operator.end(), is_list=operator[1] == "in")
+        raise _syntax_error(text, name.end(), _OPERATORS)
+    value = _parse_value(text, operator.end(), is_list=operator[1] == "in")
     return FilterTerm.model_validate({"column": name[1], "op": operator[1], "value": value})
 
 
-def _value(text: str, start: int, is_list: bool) -> Any:
-    given = text[start:].strip()
+def _parse_value(text: str, start: int, is_list: bool) -> Any:
+    value_text = text[start:].strip()
     expected = 'a list such as ["a", "b"] or [1, 2]' if is_list else "a number, true, false or text"
-    if not given:
-        raise _wrong(text, start, expected)
+    if not value_text:
+        raise _syntax_error(text, start, expected)
     try:
-        value = json.loads(given)
+        value = json.loads(value_text)
     except ValueError:
-        value = _plain(given)
+        value = _parse_text(value_text)
     fits = isinstance(value, list) if is_list else isinstance(value, str | int | float | bool)
     if not fits:
-        raise _wrong(text, start, expected)
+        raise _syntax_error(text, start, expected)
     return value
 
 
-def _plain(given: str) -> Any:
-    """Text in single quotes or none, or None."""
-    if len(given) > 1 and given[0] == given[-1] == "'":
-        return given[1:-1]
-    return given if _BARE.match(given) else None
+def _parse_text(value_text: str) -> Any:
+    """Return a text in single quotes or without quotes, or None if it is neither."""
+    if len(value_text) > 1 and value_text[0] == value_text[-1] == "'":
+        return value_text[1:-1]
+    return value_text if _BARE.match(value_text) else None
 
 
-def _wrong(text: str, position: int, expected: str) -> SpecError:
-    found = text[position:].strip()
-    place = f"{found!r} at character {position + 1}" if found else "nothing more"
+def _syntax_error(text: str, position: int, expected: str) -> SpecError:
+    remainder = text[position:].strip()
+    place = f"{remainder!r} at character {position + 1}" if remainder else "nothing more"
     return SpecError(f"the comparison {text!r} cannot be read: expected {expected}, found {place}")

@@ -1,4 +1,4 @@
-"""The spec hash: one short word for everything that defines what a run produces."""
+"""The spec hash: one short word for all fields that define the result of a run."""
 
 import hashlib
 import json
@@ -6,43 +6,41 @@ from collections.abc import Collection
 from typing import Any
 
 from hindcast.api.base import EXTENDABLE, FIXED, LOCATION, OPERATIONAL, Model
-from hindcast.api.options import is_custom, normalised
+from hindcast.api.options import is_custom, non_default_options
 from hindcast.api.recording import OfflineRecording, TrainPolicy
 from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
 
 
 def spec_hash(resource: OfflineRecording | OfflineTraining) -> str:
-    """16 hex digits (of SHA-256) over the run-defining fields of the spec.
+    """Return 16 hex digits (of SHA-256) over the run-defining fields of the spec.
 
-    Fields marked operational (pool sizes, prefetching, deadlines, paths …) do not count. A field that has its
-    default counts as not given, so that neither writing a default out nor a later version with more fields
-    changes the hash.
+    Fields marked operational (pool sizes, prefetching, deadlines, paths …) do not count, nor does a field that has its
+    default: neither writing a default out nor a later version with more fields changes the hash.
     """
-    return _hash(resource, _defining(resource.spec))
+    return _hash(resource, _defining_fields(resource.spec))
 
 
 def course_hash(resource: OfflineRecording | OfflineTraining) -> str:
-    """16 hex digits over the run-defining fields that no attempt of a revision may change.
+    """Return 16 hex digits over the run-defining fields that no attempt of a revision may change.
 
-    Those marked extendable (`stop` and `evaluation` of a training) say how far the run goes, not where: a training
-    of more updates makes the same ones first. What they hold that is marked fixed (which episodes are held out) does
-    count.
+    Extendable fields (`stop` and `evaluation` of a training) only say how far the run goes: a training of more updates
+    begins with the same ones. Fixed fields inside them (which episodes are held out) do count.
     """
-    return _hash(resource, course_of(resource))
+    return _hash(resource, course_fields(resource))
 
 
-def part_hash(part: Model, without: Collection[str]) -> str:
-    """16 hex digits over the run-defining fields of a part of a spec, but those named `without`, as YAML has them."""
-    return _digest({name: value for name, value in _defining(part).items() if name not in without})
+def part_hash(part: Model, excluded: Collection[str]) -> str:
+    """Return 16 hex digits over the run-defining fields of a part of a spec, without those of some YAML names."""
+    return _digest({name: value for name, value in _defining_fields(part).items() if name not in excluded})
 
 
-def course_of(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
-    """What `course_hash` is of: the fields that are not at their defaults, as YAML has them; fixed ones by path."""
-    course = _defining(resource.spec)
+def course_fields(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
+    """Return the fields of `course_hash` that are not at their defaults, by YAML name; fixed ones by path."""
+    course = _defining_fields(resource.spec)
     for name, field in type(resource.spec).model_fields.items():
         if EXTENDABLE in field.metadata:
             course.pop(field.alias or name, None)
-            course |= _fixed(getattr(resource.spec, name), field.alias or name)
+            course |= _fixed_fields(getattr(resource.spec, name), field.alias or name)
     return course
 
 
@@ -55,7 +53,7 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _defining(model: Model) -> dict[str, Any]:
+def _defining_fields(model: Model) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
@@ -63,35 +61,35 @@ def _defining(model: Model) -> dict[str, Any]:
             continue
         if value == field.get_default(call_default_factory=True):
             continue
-        values[field.alias or name] = _plain(value)
+        values[field.alias or name] = _to_plain(value)
     if (
         isinstance(model, OfflineTrainingSpec | TrainPolicy)
         and model.config
         and not is_custom(model.algorithm)
     ):
-        values["config"] = normalised(model.algorithm, model.config)
-    # A part whose remaining fields are all defaults says no more than its absence.
+        values["config"] = non_default_options(model.algorithm, model.config)
+    # A part whose remaining fields are all defaults means the same as its absence.
     return {name: value for name, value in values.items() if value != {} or name in model.exactly_one}
 
 
-def _fixed(value: Any, path: str) -> dict[str, Any]:
-    """The fixed fields of an extendable part that are given, by path."""
-    found: dict[str, Any] = {}
+def _fixed_fields(value: Any, path: str) -> dict[str, Any]:
+    """Return the fixed fields of an extendable part that are set, by path."""
+    fixed_fields: dict[str, Any] = {}
     if not isinstance(value, Model):
-        return found
+        return fixed_fields
     for name, field in type(value).model_fields.items():
-        own, at = getattr(value, name), f"{path}.{field.alias or name}"
-        found |= _fixed(own, at)
-        if own is not None and FIXED in field.metadata:
-            found[at] = own
-    return found
+        field_value, field_path = getattr(value, name), f"{path}.{field.alias or name}"
+        fixed_fields |= _fixed_fields(field_value, field_path)
+        if field_value is not None and FIXED in field.metadata:
+            fixed_fields[field_path] = field_value
+    return fixed_fields
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Model):
-        return _defining(value)
+        return _defining_fields(value)
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: _to_plain(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_plain(entry) for entry in value]
+        return [_to_plain(entry) for entry in value]
     return value

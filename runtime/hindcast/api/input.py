@@ -1,14 +1,17 @@
-"""Where a training's data come from."""
+"""The data sources of a training."""
 
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from hindcast.api.base import Anything, FreeForm, Location, Model, NonNegative, Positive, ShortText
+from hindcast.api.lists import ListSet
 from hindcast.api.metadata import Reference
 from hindcast.api.quantity import Quantity
 
-RECORDED_ALONE: Final = "with a sampler, only weight may be set: the other fields are for recorded data"
+ONLY_WEIGHT_WITH_SAMPLER: Final = (
+    "with a sampler, only weight may be set: the other fields are for recorded data"
+)
 
 
 class Sampler(Model):
@@ -41,20 +44,20 @@ class FilterTerm(Model):
 
 
 class PrepareSpec(Model):
-    """How to make complete episodes of rows, for data that do not hold them complete and in order."""
+    """Rules for assembling complete episodes from rows, for data in which they are incomplete or out of order."""
 
     order: Literal["Auto", "Time", "Stored", "Chain"] = "Auto"
-    """How to order the rows of an episode: `Time` their column `t`, `Stored` their order in the files, `Chain`
-    each row's next observation, which must be another row's observation. `Auto`: the first that can."""
+    """Order of the rows of an episode: `Time` by their column `t`, `Stored` as in the files, `Chain` by each row's next
+    observation, which must be another row's observation. `Auto`: the first of these that is possible."""
     gaps: Literal["Refuse", "Split", "Join"] = "Refuse"
     """What to do when timesteps are missing within an episode: `Split` cuts it there, `Join` takes its rows as
-    consecutive, for a `t` that orders timesteps without counting them. Where `t` is a date or time, they always are."""
+    consecutive, for a `t` that orders timesteps without counting them. Rows whose `t` is a date or time always are."""
     duplicates: Literal["Drop", "Refuse"] = "Drop"
     """What to do with duplicate rows: `Drop` keeps one of them. Rows of one timestep that differ are always refused."""
     unfinished: Literal["Keep", "Drop", "Refuse"] = "Keep"
     """What to do when an episode ends neither terminated nor truncated."""
     cut_off_steps: Literal["Keep", "Drop"] = "Keep"
-    """What to do with the last step of an episode that did not terminate, where its next observation is not in the
+    """What to do with the last step of an episode that did not terminate, if its next observation is not in the
     data: `Drop` leaves it out, and its observation becomes the episode's last one."""
 
 
@@ -92,7 +95,7 @@ class InputSource(Model):
     "package.module:name"."""
     read_options: FreeForm = {}
     """Options of the format's reader, such as a CSV file's delimiter."""
-    columns: Annotated[list[ShortText], Field(max_length=256)] | None = None
+    columns: Annotated[list[ShortText], Field(max_length=256), ListSet()] | None = None
     """Columns to read. Default: those that the algorithm needs."""
     filter: Annotated[list[FilterTerm], Field(max_length=32)] = []
     """Comparisons that must all hold."""
@@ -102,7 +105,7 @@ class InputSource(Model):
     ] = {}
     """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data, a pattern (`feature_*`), or a
     list of names. A pattern and a list make one vector of several columns."""
-    compress_columns: Annotated[list[ShortText], Field(max_length=256)] | None = None
+    compress_columns: Annotated[list[ShortText], Field(max_length=256), ListSet()] | None = None
     """Columns that may hold compressed cells. Default: any; compression is detected."""
     actions_normalized: bool | None = None
     """Whether Box actions are in [-1, 1], as a policy produces them, or in the environment's range. Default: from the
@@ -110,18 +113,18 @@ class InputSource(Model):
     ignore_final_observation: bool = False
     """Read data that have no next observations; the last observation of an episode is then zeros."""
     prepare: PrepareSpec = PrepareSpec()
-    """How to make complete episodes of rows."""
+    """Rules for assembling complete episodes from rows."""
 
     @model_validator(mode="after")
     def _check_sampler(self) -> Self:
         if self.sampler is None:
             return self
-        others = type(self).model_fields.items()
-        given = [
+        fields = type(self).model_fields.items()
+        field_names = [
             str(field.alias)
-            for name, field in others
+            for name, field in fields
             if name not in ("sampler", "weight") and getattr(self, name) != field.default
         ]
-        if given:
-            raise ValueError(f"has a sampler and {', '.join(given)}; {RECORDED_ALONE}")
+        if field_names:
+            raise ValueError(f"has a sampler and {', '.join(field_names)}; {ONLY_WEIGHT_WITH_SAMPLER}")
         return self

@@ -1,4 +1,4 @@
-"""From YAML files to resources. All problems of all files are reported at once, one sentence each."""
+"""Resources from YAML files. All problems of all files are reported at once, one sentence each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from hindcast.api.base import API_VERSION
 from hindcast.api.checks import check_algorithm
 from hindcast.api.documents import Document, Problem, read_documents
 from hindcast.api.recording import OfflineRecording, TrainPolicy
-from hindcast.api.sentences import problems_of, sentence, show, similar
+from hindcast.api.sentences import problems_of, sentence, show_value, similar
+from hindcast.api.spelling import EITHER_SPELLING, IN_YAML, Spelling
 from hindcast.api.training import OfflineTraining
 from hindcast.errors import SpecError
 
@@ -24,8 +25,8 @@ KINDS: Final[dict[str, type[OfflineRecording] | type[OfflineTraining]]] = {
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A resource and where it came from: the file as it was named, and the 1-based line where it begins."""
+class LoadedResource:
+    """A resource and its location: the file as the user named it, and the 1-based line where it begins."""
 
     resource: Resource
     file: str
@@ -33,83 +34,86 @@ class Loaded:
     document: Document
 
     def at(self, *steps: str | int) -> str:
-        """`file:line` of a field: `at("spec", "input", 0, "recordingRef")`."""
+        """Return `file:line` of a field: `at("spec", "input", 0, "recordingRef")`."""
         return f"{self.file}:{self.document.line_of(steps)}"
 
 
-def load_resources(paths: Iterable[str | Path] | str | Path) -> list[Loaded]:
-    """The resources of YAML files (1.2, several documents each), in the order they are written.
+def load_resources(paths: Iterable[str | Path] | str | Path) -> list[LoadedResource]:
+    """Return the resources of YAML files (1.2, several documents each), in the order of the files.
 
     Raises SpecError with a line for every problem of every file.
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
-    loaded: list[Loaded] = []
+    resources: list[LoadedResource] = []
     problems: list[str] = []
     for path in files:
         documents = list(read_documents(Path(path)))
         if not documents:
             problems.append(f"{path}: has no resource in it; begin with apiVersion: {API_VERSION} and a kind")
         for document in documents:
-            resource, wrong = _resource(document)
-            problems += [_line(str(path), document, problem) for problem in wrong]
+            resource, document_problems = _build_resource(document, IN_YAML)
+            problems += [_located_sentence(str(path), document, problem) for problem in document_problems]
             if resource is not None:
-                loaded.append(Loaded(resource, str(path), document.line, document))
-    problems += _duplicates(loaded)
+                resources.append(LoadedResource(resource, str(path), document.line, document))
+    problems += _duplicate_problems(resources)
     if problems:
         raise SpecError("\n".join(problems))
-    return loaded
+    return resources
 
 
 def validate_resource(data: dict[str, Any]) -> Resource:
-    """A resource from plain values in the YAML's form, checked as a file is, for those who have no file.
+    """Return the resource of plain values, checked like a file's.
+
+    Enums may have YAML's or Python's spelling: files of older runs have Python's.
 
     Raises SpecError with a line for every problem.
     """
-    resource, problems = _resource(Document(data, line=1))
+    resource, problems = _build_resource(Document(data, line=1), EITHER_SPELLING)
     if resource is None:
         raise SpecError("\n".join(sentence(problem) for problem in problems))
     return resource
 
 
 def document_of(resource: Resource, *, exclude_none: bool = False) -> dict[str, Any]:
-    """The resource as it was written, in the YAML's form: fields that were left to their defaults are left out."""
-    given = resource.model_dump(
+    """Return the resource as plain values of its YAML, without the fields that were not given."""
+    fields = resource.model_dump(
         mode="json", by_alias=True, exclude_unset=True, exclude_none=exclude_none, exclude={"status"}
     )
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **given}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **fields}
 
 
-def _resource(document: Document) -> tuple[Resource | None, list[Problem]]:
+def _build_resource(document: Document, spelling: Spelling) -> tuple[Resource | None, list[Problem]]:
     problems = list(document.problems)
     if document.value is None:
         return None, problems
-    model, unknown = _model_of(document.value)
+    model, unknown = _find_model(document.value)
     if model is None:
         return None, problems + unknown
     resource: Resource | None = None
     try:
-        resource = model.model_validate(document.value, by_alias=True, by_name=False)
+        resource = model.model_validate(document.value, by_alias=True, by_name=False, context=spelling)
     except ValidationError as error:
         problems += problems_of(error, model, document.value)
-    problems += check_algorithms(document.value)
+    problems += check_algorithms(document.value, spelling)
     return (None if problems else resource), sorted(
         problems, key=lambda p: p.line or document.line_of(p.steps)
     )
 
 
-def _model_of(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining] | None, list[Problem]]:
+def _find_model(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining] | None, list[Problem]]:
     if not isinstance(value, dict):
         return None, [
             Problem(
-                (), f"the document is {show(value)}, expected a resource: apiVersion, kind, metadata, spec"
+                (),
+                f"the document is {show_value(value)}, expected a resource: apiVersion, kind, metadata, spec",
             )
         ]
     kind = value.get("kind")
     problems = []
     if value.get("apiVersion") != API_VERSION:
-        problems.append(_unexpected(value, "apiVersion", API_VERSION))
+        problems.append(_field_problem(value, "apiVersion", API_VERSION))
     if not isinstance(kind, str):
-        problems.append(_unexpected(value, "kind", " or ".join(KINDS)))
+        problems.append(_field_problem(value, "kind", " or ".join(KINDS)))
     elif kind not in KINDS:
         problems.append(
             Problem(("kind",), f"is '{kind}', expected {' or '.join(KINDS)}{similar(kind, KINDS)}")
@@ -117,13 +121,13 @@ def _model_of(value: Any) -> tuple[type[OfflineRecording] | type[OfflineTraining
     return (KINDS[str(kind)] if not problems else None), problems
 
 
-def _unexpected(value: dict[str, Any], name: str, expected: str) -> Problem:
-    found = f"is {show(value[name])}" if name in value else "is missing"
-    return Problem((name,), f"{found}, expected {expected}")
+def _field_problem(value: dict[str, Any], name: str, expected: str) -> Problem:
+    description = f"is {show_value(value[name])}" if name in value else "is missing"
+    return Problem((name,), f"{description}, expected {expected}")
 
 
-def check_algorithms(value: dict[str, Any]) -> list[Problem]:
-    """What is wrong with the algorithm and what must fit it, from plain values: they may be wrong elsewhere."""
+def check_algorithms(value: dict[str, Any], spelling: Spelling | None = None) -> list[Problem]:
+    """List what is wrong with the algorithm and what must fit it, from plain values: they may be wrong elsewhere."""
     at: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
     here: Any = value
     for step in at:
@@ -132,26 +136,26 @@ def check_algorithms(value: dict[str, Any]) -> list[Problem]:
         return []
     if value["kind"] == "OfflineRecording":
         here = {"algorithm": TrainPolicy.model_fields["algorithm"].default} | here
-    return check_algorithm(value["kind"], here, at)
+    return check_algorithm(value["kind"], here, at, spelling)
 
 
-def _line(file: str, document: Document, problem: Problem) -> str:
+def _located_sentence(file: str, document: Document, problem: Problem) -> str:
     line = document.line_of(problem.steps) if problem.line is None else problem.line
     where = f"{file}:{line}" if line else file
     return f"{where}: {sentence(problem)}"
 
 
-def _duplicates(loaded: list[Loaded]) -> list[str]:
-    first: dict[tuple[str, str | None, str], Loaded] = {}
+def _duplicate_problems(loaded: list[LoadedResource]) -> list[str]:
+    first_by_key: dict[tuple[str, str | None, str], LoadedResource] = {}
     problems = []
     for entry in loaded:
         metadata = entry.resource.metadata
         key = (entry.resource.kind, metadata.namespace, metadata.name)
-        if key in first:
-            where = first[key].at("metadata", "name")
+        if key in first_by_key:
+            where = first_by_key[key].at("metadata", "name")
             problems.append(
                 f"{entry.at('metadata', 'name')}: metadata.name is '{metadata.name}', which is the name of "
                 f"another {entry.resource.kind} ({where}); rename one"
             )
-        first.setdefault(key, entry)
+        first_by_key.setdefault(key, entry)
     return problems

@@ -11,7 +11,7 @@ NAME_LIMIT: Final = 36
 NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _NAMESPACE: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
-# What the API server adds to an object. `kubectl get -o yaml` shows them; they say nothing about the run.
+# Fields that the API server adds to an object. `kubectl get -o yaml` shows them; they say nothing about the run.
 _SERVER_FIELDS: Final = frozenset(
     {
         "creationTimestamp",
@@ -53,7 +53,7 @@ class Metadata(Model):
     namespace: Annotated[str, Field(max_length=63, pattern=_NAMESPACE)] | None = None
     """Namespace on a cluster. Default: the current one. Not used locally."""
     labels: dict[LabelKey, LabelValue] = {}
-    """Labels, handed on to the run's pods."""
+    """Labels, also put on the run's pods."""
     annotations: dict[str, str] = {}
     """Annotations. Client-side `kubectl apply` keeps the whole resource in one."""
 

@@ -1,11 +1,13 @@
 """The neural network of the policy, with RLlib's option names and defaults."""
 
+from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from hindcast.api.base import ClassPath, FreeForm, Model, NonNegative, Positive, Rule
-from hindcast.api.environment import Named, NamedOrText
+from hindcast.api.environment import NamedCall, NameOrCall
+from hindcast.api.spelling import YamlWords, respelt, yaml_words
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
 Distribution = Literal[
@@ -17,10 +19,19 @@ Distribution = Literal[
     "deterministic",
     "squashedDeterministic",
 ]
-SAMPLED: Final[tuple[Distribution, ...]] = tuple(
-    each for each in get_args(Distribution) if each not in ("deterministic", "squashedDeterministic")
+_DISTRIBUTION_WORDS: Final = YamlWords(
+    "Auto",
+    "Categorical",
+    "Gaussian",
+    "SquashedGaussian",
+    "BoundedGaussian",
+    "Deterministic",
+    "SquashedDeterministic",
 )
-"""Distributions with densities."""
+STOCHASTIC_DISTRIBUTIONS: Final[tuple[Distribution, ...]] = tuple(
+    name for name in get_args(Distribution) if name not in ("deterministic", "squashedDeterministic")
+)
+"""Distributions that have densities."""
 Hiddens = Annotated[list[Positive], Field(max_length=32)]
 
 
@@ -63,37 +74,47 @@ INITIALIZERS: Final = {
     "zeros": (),
 }
 """Initialisers of `torch.nn.init`, with their arguments."""
-_OF_MATRICES: Final = ("kaiming_normal", "kaiming_uniform", "orthogonal", "xavier_normal", "xavier_uniform")
-_WORDS: Final = ("mode", "nonlinearity")
+_MATRIX_INITIALIZERS: Final = (
+    "kaiming_normal",
+    "kaiming_uniform",
+    "orthogonal",
+    "xavier_normal",
+    "xavier_uniform",
+)
+_TEXT_ARGUMENTS: Final = ("mode", "nonlinearity")
 
 
-def _check_initializer(given: Named) -> Named:
-    name = given.name.removesuffix("_")
+def _check_initializer(initializer: NamedCall) -> NamedCall:
+    name = initializer.name.removesuffix("_")
     if name not in INITIALIZERS:
         raise ValueError(
-            f"is '{given.name}', which is not an initialiser; expected one of: {', '.join(INITIALIZERS)}"
+            f"is '{initializer.name}', which is not an initialiser; expected one of: {', '.join(INITIALIZERS)}"
         )
-    for argument, value in given.kwargs.items():
+    for argument, value in initializer.kwargs.items():
         if argument not in INITIALIZERS[name]:
-            taken = ", ".join(INITIALIZERS[name]) or "no arguments"
-            raise ValueError(f"has {argument!r}, which {name} does not take; it takes {taken}")
+            arguments = ", ".join(INITIALIZERS[name]) or "no arguments"
+            raise ValueError(f"has {argument!r}, which {name} does not take; it takes {arguments}")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if isinstance(value, str) if argument in _WORDS else is_number:
+        if isinstance(value, str) if argument in _TEXT_ARGUMENTS else is_number:
             continue
-        raise ValueError(f"has {argument} {value!r}, expected {'text' if argument in _WORDS else 'a number'}")
-    if name == "constant" and "val" not in given.kwargs:
+        raise ValueError(
+            f"has {argument} {value!r}, expected {'text' if argument in _TEXT_ARGUMENTS else 'a number'}"
+        )
+    if name == "constant" and "val" not in initializer.kwargs:
         raise ValueError("is constant without a val; give {name: constant, kwargs: {val: 0.1}}")
-    return Named(name=name, kwargs=given.kwargs)
+    return NamedCall(name=name, kwargs=initializer.kwargs)
 
 
-def _check_bias(given: Named) -> Named:
-    if given.name in _OF_MATRICES:
-        others = ", ".join(name for name in INITIALIZERS if name not in _OF_MATRICES)
-        raise ValueError(f"is {given.name}, which is for matrices; a bias takes one of {others}")
-    return given
+def _check_bias(initializer: NamedCall) -> NamedCall:
+    if initializer.name in _MATRIX_INITIALIZERS:
+        bias_initializers = ", ".join(name for name in INITIALIZERS if name not in _MATRIX_INITIALIZERS)
+        raise ValueError(
+            f"is {initializer.name}, which is for matrices; a bias takes one of {bias_initializers}"
+        )
+    return initializer
 
 
-Initializer = Annotated[NamedOrText, AfterValidator(_check_initializer)]
+Initializer = Annotated[NameOrCall, AfterValidator(_check_initializer)]
 BiasInitializer = Annotated[Initializer, AfterValidator(_check_bias)]
 
 
@@ -104,14 +125,14 @@ class ModelSpec(Model):
         Rule(
             "!has(self.burnIn) || !has(self.maxSeqLen) || self.burnIn < self.maxSeqLen",
             "burnIn must be less than maxSeqLen: otherwise no timestep is left to learn from",
-            at=".burnIn",
+            field_path=".burnIn",
         ),
         Rule(
             "!has(self.logStdClip) || "
             "(has(self.logStdMin) ? double(self.logStdMin) : -double(self.logStdClip)) < "
             "(has(self.logStdMax) ? double(self.logStdMax) : double(self.logStdClip))",
             "logStdMin must be less than logStdMax; one that is not given is -logStdClip or logStdClip",
-            at=".logStdMin",
+            field_path=".logStdMin",
         ),
     )
 
@@ -137,9 +158,9 @@ class ModelSpec(Model):
     near zero."""
     head_fcnet_bias_initializer: BiasInitializer | None = None
     """Initialiser for their biases. Default: zeros."""
-    distribution: Distribution = "auto"
-    """Distribution of actions. `auto`: the algorithm's default, mostly categorical for discrete and gaussian for
-    continuous spaces. Squashed ones stay within the bounds of the actions. `boundedGaussian` is a Gaussian whose mean
+    distribution: Annotated[Distribution, _DISTRIBUTION_WORDS] = "auto"
+    """Distribution of actions. `Auto`: the algorithm's default, mostly categorical for discrete and Gaussian for
+    continuous spaces. Squashed ones stay within the bounds of the actions. `BoundedGaussian` is a Gaussian whose mean
     is kept within them by tanh (the policy of IQL's paper)."""
     free_log_std: bool = False
     """Gaussian log standard deviations are free parameters that do not depend on the observation."""
@@ -159,11 +180,11 @@ class ModelSpec(Model):
     """Initialiser for convolution weights. Default: orthogonal with gain √2."""
     conv_bias_initializer: BiasInitializer | None = None
     """Initialiser for their biases. Default: zeros."""
-    observation_filter: Literal["none", "meanStd"] = "none"
-    """`meanStd` normalises observations by running mean and deviation, saved with the policy."""
+    observation_filter: Annotated[Literal["none", "meanStd"], YamlWords("None", "MeanStd")] = "none"
+    """`MeanStd` normalises observations by running mean and deviation, saved with the policy."""
     frame_stack: Positive = 1
     """Number of most recent observations that the policy sees at once."""
-    recurrent: Literal["none", "lstm", "gru"] = "none"
+    recurrent: Annotated[Literal["none", "lstm", "gru"], YamlWords("None", "LSTM", "GRU")] = "none"
     """A recurrent layer between the encoder and the heads. Its state is reset to zero at the start of each episode."""
     cell_size: Positive = 256
     """Units of the recurrent layer."""
@@ -175,7 +196,7 @@ class ModelSpec(Model):
     """Length, in timesteps, of the sequences that a recurrent policy learns from."""
     burn_in: NonNegative = 0
     """First timesteps of a sequence that only warm up the state; they repeat the end of the previous sequence."""
-    initial_state: Literal["zero", "recorded"] = "zero"
+    initial_state: Annotated[Literal["zero", "recorded"], YamlWords("Zero", "Recorded")] = "zero"
     """State at the start of a training sequence: zero, or as recorded (`output.recurrentStates`)."""
     module_class: ClassPath | None = None
     """A custom `RLModule` in place of the default networks, "package.module:Class"."""
@@ -184,7 +205,7 @@ class ModelSpec(Model):
 
     @property
     def log_std_range(self) -> tuple[float, float]:
-        """Between which log standard deviations are clipped."""
+        """The range to which log standard deviations are clipped."""
         low, high = self.log_std_min, self.log_std_max
         return (-self.log_std_clip if low is None else low, self.log_std_clip if high is None else high)
 
@@ -207,12 +228,17 @@ class ModelSpec(Model):
             )
         return self
 
+    @classmethod
+    def in_yaml(cls, option: str, value: Any) -> Any:
+        """Return the value of an option in YAML's spelling, for messages; `option` is its YAML name."""
+        return respelt(value, _yaml_words_by_option().get(option, {}))
+
     def keys(self) -> list[str]:
-        """The names of the module's options. With `[]`, `in` and `get` this is RLlib's `model_config` dictionary."""
+        """List the names of the module's options. With `[]`, `in` and `get`, this is RLlib's `model_config`."""
         return list(self.module_options)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An option of the module, else a field of this section by its name in Python, else the default."""
+        """Return an option of the module, else a field of this section by its Python name, else the default."""
         if name in self.module_options:
             return self.module_options[name]
         return getattr(self, name) if name in type(self).model_fields else default
@@ -224,3 +250,10 @@ class ModelSpec(Model):
 
     def __contains__(self, name: str) -> bool:
         return name in self.module_options or name in type(self).model_fields
+
+
+@cache
+def _yaml_words_by_option() -> dict[str, dict[str, str]]:
+    """Map each option, by its YAML name, to the words that YAML has for its values."""
+    options = ModelSpec.model_json_schema(by_alias=True)["properties"]
+    return {name: yaml_words(option) for name, option in options.items()}

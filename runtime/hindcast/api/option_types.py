@@ -1,6 +1,6 @@
-"""Types of options that JSON schemas name: schedules, and options of which one bounds another.
+"""Types of options that JSON schemas name: schedules, and options that bound each other.
 
-A class of options and the model that its JSON schema becomes again (`options`) both check with these.
+A class of options, and the model that `options` rebuilds from its JSON schema, both check with these.
 """
 
 import itertools
@@ -11,20 +11,21 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from hindcast.api.sentences import RELATED
+from hindcast.api.sentences import RELATION_ERROR
+from hindcast.api.spelling import YamlWords
 
-JoinedBy = Literal["line", "cosine", "step"]
-Point = Annotated[list[float | JoinedBy], Field(min_length=2, max_length=3)]
+Interpolation = Annotated[Literal["line", "cosine", "step"], YamlWords("Line", "Cosine", "Step")]
+Point = Annotated[list[float | Interpolation], Field(min_length=2, max_length=3)]
 Points = Annotated[list[Point], Field(min_length=1, max_length=64)]
 Curve: TypeAlias = float | Sequence[Sequence[float | str]]
-_Given: TypeAlias = float | list[list[float | JoinedBy]]
+_ScheduleValue: TypeAlias = float | list[list[float | Interpolation]]
 
 
-def _checked(schedule: _Given) -> _Given:
+def _check_schedule(schedule: _ScheduleValue) -> _ScheduleValue:
     if isinstance(schedule, float):
         return schedule
     for point in schedule:
-        if [isinstance(each, str) for each in point] not in ([False, False], [False, False, True]):
+        if [isinstance(item, str) for item in point] not in ([False, False], [False, False, True]):
             raise ValueError(
                 f"a point of a schedule is [timestep, value] or [timestep, value, joined by], not {point}"
             )
@@ -33,51 +34,51 @@ def _checked(schedule: _Given) -> _Given:
         raise ValueError(f"a schedule starts at timestep 0, this one at {starts[0]:g}")
     if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
         raise ValueError("the timesteps of a schedule must increase from point to point")
-    if (least := min(_values(schedule))) < 0:
-        raise ValueError(f"the values of a schedule must not be negative, this one has {least}")
+    if (minimum := min(_values(schedule))) < 0:
+        raise ValueError(f"the values of a schedule must not be negative, this one has {minimum}")
     return schedule
 
 
-def _checked_chances(schedule: _Given) -> _Given:
-    if not isinstance(schedule, float) and (most := max(_values(schedule))) > 1:
-        raise ValueError(f"the values of this schedule are probabilities, at most 1, and it has {most}")
+def _check_probabilities(schedule: _ScheduleValue) -> _ScheduleValue:
+    if not isinstance(schedule, float) and (maximum := max(_values(schedule))) > 1:
+        raise ValueError(f"the values of this schedule are probabilities, at most 1, and it has {maximum}")
     return schedule
 
 
-def _values(schedule: list[list[float | JoinedBy]]) -> list[float]:
+def _values(schedule: list[list[float | Interpolation]]) -> list[float]:
     return [cast(float, point[1]) for point in schedule]
 
 
 Schedule = Annotated[
     Annotated[float, Field(ge=0)] | Points,
-    AfterValidator(_checked),
+    AfterValidator(_check_schedule),
     Field(json_schema_extra={"x-type": "Schedule"}),
 ]
 """A non-negative number, or points `[[timestep, value], ...]` from timestep 0 on (RLlib's form).
 
-A point's third item says how the value changes up to the next point: by a "line" where there is none, by half a
-"cosine", or by a "step" that keeps it until then: `[[0, 0], [1000, 3e-4, cosine], [1000000, 0]]`.
+A point's third item says how the value changes up to the next point: along a "line" (the default), along half a
+"cosine", or in a "step" at the next point: `[[0, 0], [1000, 3e-4, "cosine"], [1000000, 0]]`, in YAML `Cosine`.
 """
 ChanceSchedule = Annotated[
     Annotated[float, Field(ge=0, le=1)] | Points,
-    AfterValidator(_checked),
-    AfterValidator(_checked_chances),
+    AfterValidator(_check_schedule),
+    AfterValidator(_check_probabilities),
     Field(json_schema_extra={"x-type": "ChanceSchedule"}),
 ]
 """A schedule of a probability."""
 
 BY_NAME: Final[Mapping[str, Any]] = {"Schedule": Schedule, "ChanceSchedule": ChanceSchedule}
-"""What `x-type` in an option's schema names."""
+"""The types that `x-type` in an option's schema names."""
 
 RELATIONS: Final[Mapping[str, tuple[str, Callable[[Any, Any], bool]]]] = {
     "x-at-most": ("at most", operator.le),
     "x-multiple-of": ("a multiple of", lambda value, other: value % other == 0),
 }
-"""What an option's schema may say of it and the option that it names there."""
+"""Relations of an option to another that its schema names: keyword -> words for messages, and the check."""
 
 
-class Related(BaseModel):
-    """Options that are checked against each other, as `RELATIONS` in their schemas say."""
+class RelatedOptions(BaseModel):
+    """Options that are checked against each other by the `RELATIONS` in their schemas."""
 
     @model_validator(mode="after")
     def _check_relations(self) -> Self:
@@ -86,12 +87,15 @@ class Related(BaseModel):
         for name, field in zip(values, fields.values(), strict=True):
             extra = field.json_schema_extra
             for key, (words, holds) in RELATIONS.items():
-                other = extra.get(key) if isinstance(extra, dict) else None
-                if other is not None and not holds(values[name], values[str(other)]):
-                    found = {"field": name, "value": values[name], "words": words, "other": other}
+                bounding_option = extra.get(key) if isinstance(extra, dict) else None
+                if bounding_option is None:
+                    continue
+                limit = values[str(bounding_option)]
+                if not holds(values[name], limit):
+                    context = {"field": name, "value": values[name], "words": words, "limit": limit}
                     raise PydanticCustomError(
-                        RELATED,
+                        RELATION_ERROR,
                         "{field} is {value}, expected {words} {other}, {limit}",
-                        {**found, "limit": values[str(other)]},
+                        {**context, "other": bounding_option},
                     )
         return self

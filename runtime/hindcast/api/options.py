@@ -1,8 +1,8 @@
 """The options of the algorithms, checked without importing an algorithm (and with it torch).
 
 `generated/algorithms.json` holds the JSON schema of each algorithm's options, written by `make crds` from the
-classes next to their losses. Here each schema becomes a pydantic model again, so that a wrong option reads
-like any other wrong field.
+classes beside their losses. This module turns each schema into a pydantic model again, so that messages on options
+are like those on other fields.
 """
 
 import json
@@ -12,10 +12,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Final, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, create_model
 
 from hindcast.api.base import CLASS_PATH, Int
-from hindcast.api.option_types import BY_NAME, RELATIONS, Related
+from hindcast.api.option_types import BY_NAME, RELATIONS, RelatedOptions
+from hindcast.api.spelling import YamlWords, is_strict, python_words, respelt, yaml_words
 
 Schema = Mapping[str, Any]
 
@@ -23,7 +24,7 @@ _BOUNDS: Final = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "e
 _TYPES: Final = {"integer": Int, "number": float, "boolean": bool, "string": str, "null": None}
 
 
-class _Rebuilt(Related):
+class _RebuiltOptions(RelatedOptions):
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
     )
@@ -31,84 +32,112 @@ class _Rebuilt(Related):
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """Algorithm name -> JSON schema of its options, and what it can do as `algorithms.option_schemas` says."""
+    """Map algorithm names to the JSON schemas of their options, with the traits of `algorithms.option_schemas`."""
     text = files("hindcast.api").joinpath("generated/algorithms.json").read_text(encoding="utf-8")
-    loaded: dict[str, Schema] = json.loads(text)
-    return loaded
+    schemas_by_algorithm: dict[str, Schema] = json.loads(text)
+    return schemas_by_algorithm
 
 
 def algorithms(kind: str) -> list[str]:
-    """Names of the algorithms that a resource of this kind can use."""
+    """List the algorithms that a resource of this kind can use."""
     return [name for name, schema in schemas().items() if kind in schema["x-kinds"]]
 
 
 def live_algorithms() -> list[str]:
-    """Names of the algorithms that learn from what their policy plays while it is trained."""
+    """List the algorithms that can learn online, from episodes that their policy plays."""
     return [name for name, schema in schemas().items() if schema.get("x-live")]
 
 
 def is_custom(algorithm: str) -> bool:
-    """Whether this is a user's own algorithm, "package.module:Class"."""
+    """Return whether this is a custom algorithm, "package.module:Class"."""
     return re.fullmatch(CLASS_PATH, algorithm) is not None
 
 
 def options_field(algorithm: str) -> str:
-    """The field of a spec that has the algorithm's options."""
+    """Return the name of the spec's field for the algorithm's options."""
     return "customConfig" if is_custom(algorithm) else "config"
 
 
 @cache
 def options_model(algorithm: str) -> type[BaseModel]:
-    """The pydantic model of an algorithm's options."""
+    """Return the pydantic model of an algorithm's options."""
     return build_model(algorithm, schemas()[algorithm])
 
 
-def normalised(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without what equals the defaults, in the options' types: `{"lr": 1}` -> `{"lr": 1.0}`."""
+def non_default_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not at their defaults, in their own types: `{"lr": 1}` -> `{"lr": 1.0}`."""
     model = options_model(algorithm)
-    values = model.model_validate(dict(config)).model_dump()
+    values = model.model_validate(
+        dict(config)
+    ).model_dump()  # in Python's spelling, which the spec hash is of
     return {name: value for name, value in values.items() if value != model.model_fields[name].default}
+
+
+def in_yaml_words(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of one of `schemas()` with enums in YAML's spelling, and others as they are."""
+    options = schemas()[algorithm]["properties"] if algorithm in schemas() else {}
+    return {
+        name: respelt(value, yaml_words(options[name])) if name in options else value
+        for name, value in config.items()
+    }
+
+
+def _config_in_yaml_words(config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    algorithm = info.data.get("algorithm")
+    # What a file says stays: `check_algorithm` tells its author which words are YAML's.
+    return config if algorithm is None or is_strict(info) else in_yaml_words(algorithm, config)
+
+
+Config = Annotated[dict[str, Any], AfterValidator(_config_in_yaml_words)]
+"""Options of the algorithm that the field `algorithm` before it names, with enums in YAML's spelling."""
 
 
 @cache
 def options_of(algorithm: str | None) -> Mapping[str, Schema]:
-    """Name -> JSON schema of an algorithm's options; of another than `schemas()` has, those that all of them share."""
-    known = schemas()
-    first, *others = [known[algorithm]] if algorithm in known else known.values()
+    """Map option names to their JSON schemas; for an algorithm not in `schemas()`, the options that all share."""
+    known_schemas = schemas()
+    first, *other_schemas = (
+        [known_schemas[algorithm]] if algorithm in known_schemas else known_schemas.values()
+    )
     return {
         name: option
         for name, option in first["properties"].items()
-        if all(name in other["properties"] for other in others)
+        if all(name in schema["properties"] for schema in other_schemas)
     }
 
 
-def options_lacking_another(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
-    """The options given, and not at their defaults, that lack the one without which they have no effect.
+def options_lacking_requirement(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Find the options in `config` that have no effect, since they need another option that is not set.
 
     Returns:
-        Name of the option -> name of that one (`x-only-with`), by their YAML names.
+        Name of the option -> name of the option that it needs (`x-only-with`), by their YAML names.
     """
-    known = options_of(algorithm)
-    values = {name: option.get("default") for name, option in known.items()} | dict(config)
+    options = options_of(algorithm)
+    values = {name: option.get("default") for name, option in options.items()} | {
+        name: respelt(value, yaml_words(options.get(name, {}))) for name, value in config.items()
+    }
     return {
-        name: needed
-        for name, option in known.items()
-        if (needed := option.get("x-only-with")) and values[name] != option["default"] and not values[needed]
+        name: requirement
+        for name, option in options.items()
+        if (requirement := option.get("x-only-with"))
+        and values[name] != option["default"]
+        and not values[requirement]
     }
 
 
 def build_model(name: str, schema: Schema) -> type[BaseModel]:
-    """A strict pydantic model of an object schema, in the dialect that pydantic itself writes.
+    """Build a strict pydantic model from an object schema that pydantic wrote.
 
-    Every option has a default. It is a number, text, true or false, one of some words, or what `option_types` names;
-    any of these may be null instead.
+    Every option has a default. It is a number, text, true or false, an enum, or a type of `option_types`; each may also
+    be null.
     """
     fields: dict[str, Any] = {}
     for field, part in schema["properties"].items():
-        related = {key: part[key] for key in RELATIONS if key in part}
-        about = Field(default=part["default"], description=part.get("description"), json_schema_extra=related)
-        fields[field] = (_annotation(part), about)
-    model: type[BaseModel] = create_model(name, __base__=_Rebuilt, **fields)
+        relations = {key: part[key] for key in RELATIONS if key in part}
+        default = respelt(part["default"], python_words(part))
+        field_info = Field(default=default, description=part.get("description"), json_schema_extra=relations)
+        fields[field] = (_annotation(part), field_info)
+    model: type[BaseModel] = create_model(name, __base__=_RebuiltOptions, **fields)
     return model
 
 
@@ -118,6 +147,7 @@ def _annotation(schema: Schema) -> Any:
     if "anyOf" in schema:
         return Union[tuple(map(_annotation, schema["anyOf"]))]  # noqa: UP007
     if "enum" in schema:
-        return Literal[tuple(schema["enum"])]
-    bounds = {ours: schema[theirs] for theirs, ours in _BOUNDS.items() if theirs in schema}
+        words = python_words(schema) or {word: word for word in schema["enum"]}
+        return Annotated[Literal[tuple(words.values())], YamlWords(*words)]
+    bounds = {argument: schema[keyword] for keyword, argument in _BOUNDS.items() if keyword in schema}
     return Annotated[_TYPES[schema["type"]], Field(**bounds)]

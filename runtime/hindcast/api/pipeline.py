@@ -1,12 +1,12 @@
-"""How data reach the learners: data workers, windows, where the data live, custom steps."""
+"""The data pipeline: data workers, windows, the location of data in memory, custom steps."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from hindcast.api.base import OPERATIONAL, ClassPath, FreeForm, Model, NonNegative, Positive, Rule
-from hindcast.api.environment import NamedOrText
-from hindcast.api.quantity import Quantity
+from hindcast.api.environment import NameOrCall
+from hindcast.api.quantity import Cpus, Quantity
 
 
 class DataWorkersSpec(Model):
@@ -16,23 +16,23 @@ class DataWorkersSpec(Model):
         Rule(
             "!has(self.replicas) || !(has(self.minReplicas) || has(self.maxReplicas))",
             "replicas excludes minReplicas and maxReplicas",
-            at=".replicas",
+            field_path=".replicas",
         ),
         Rule(
             "has(self.minReplicas) == has(self.maxReplicas) && "
             "(!has(self.minReplicas) || self.minReplicas <= self.maxReplicas)",
             "minReplicas and maxReplicas are given together, and minReplicas ≤ maxReplicas",
-            at=".minReplicas",
+            field_path=".minReplicas",
         ),
     )
 
     replicas: NonNegative | None = None
     """Number of data workers; 0 reads in the learner's process. Default: 2 when no interval is given."""
     min_replicas: Positive | None = None
-    """Fewest data workers of a pool that scales with the load."""
+    """Minimum number of data workers of a pool that scales with the load."""
     max_replicas: Positive | None = None
-    """Most data workers of a pool that scales with the load."""
-    cpus: Annotated[float, Field(gt=0)] = 1.0
+    """Maximum number of data workers of a pool that scales with the load."""
+    cpus: Cpus = 1.0
     """CPUs per data worker."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
     """GPUs per data worker."""
@@ -52,7 +52,7 @@ class DataWorkersSpec(Model):
 
     @property
     def interval(self) -> tuple[int, int]:
-        """Fewest and most data workers."""
+        """The minimum and maximum number of data workers."""
         if self.min_replicas is not None and self.max_replicas is not None:
             return self.min_replicas, self.max_replicas
         count = 2 if self.replicas is None else self.replicas
@@ -65,12 +65,11 @@ class PipelineSpec(Model):
     data_workers: Annotated[DataWorkersSpec, OPERATIONAL] = DataWorkersSpec()
     """The pool that reads data and runs the pre-learner."""
     prefetch_batches: Annotated[NonNegative, OPERATIONAL] = 2
-    """Has no effect, and a note says so: the next window is always filled ahead of the learner; windowSteps
-    sets its size."""
+    """Has no effect, and a note says so: the next window is always prefetched; windowSteps sets its size."""
     window_steps: Positive = 2**20
-    """Timesteps of a window, within which they are shuffled. It helps to determine the order of the data."""
+    """Timesteps of a window, within which they are shuffled. It also affects the order of the data."""
     window_bytes: Quantity = "1Gi"
-    """Bytes of a window in memory, all columns decoded; the smaller of the two limits holds."""
+    """Bytes of a window in memory, all columns decoded; the smaller of the two limits applies."""
     residency: Annotated[Literal["Auto", "Resident", "Streaming"], OPERATIONAL] = "Auto"
     """`Resident` keeps all data on the learner's device, `Streaming` a window; the batches are the same.
     `Auto`: resident when they fit the budget."""
@@ -86,7 +85,7 @@ class PipelineSpec(Model):
     """Keyword arguments of the pre-learner."""
     offline_data: ClassPath | None = None
     """A subclass of OfflineData, "package.module:Class"."""
-    connectors: Annotated[list[NamedOrText], Field(max_length=32)] = []
+    connectors: Annotated[list[NameOrCall], Field(max_length=32)] = []
     """Learner connectors run before the default ones: a name or `{name, kwargs}`."""
     validate_data: bool = True
     """Check shapes, dtypes, NaN and bounds before training."""

@@ -1,4 +1,4 @@
-"""Sizes as Kubernetes writes them: `128Mi`, `1Gi`, `500M`, or a plain number of bytes."""
+"""Kubernetes quantities: sizes (`128Mi`, `1Gi`, `500M`, or a plain number of bytes) and CPUs (`2`, `0.5`, `500m`)."""
 
 import math
 import re
@@ -12,11 +12,13 @@ _UNITS: Final[dict[str, int]] = {
     **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", start=1)},
 }
 _PATTERN: Final = r"^([0-9]+(\.[0-9]+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+# More than 0, without lookahead: the API server's regular expressions (RE2) have none.
+_CPUS_PATTERN: Final = r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|0+\.[0-9]*[1-9][0-9]*)m?$"
 _LONGEST: Final = 32
 
 
 def parse_bytes(quantity: str | int) -> int:
-    """Bytes of a quantity: `parse_bytes("128Mi") == 134217728`. Fractions round up to a whole byte.
+    """Return the bytes of a quantity: `parse_bytes("128Mi") == 134217728`. Fractions round up to a whole byte.
 
     Raises ValueError with a sentence when the text is no quantity.
     """
@@ -38,5 +40,38 @@ Quantity = Annotated[
     BeforeValidator(_check),
     WithJsonSchema(
         {"x-kubernetes-int-or-string": True, "maxLength": _LONGEST, "minimum": 0, "pattern": _PATTERN}
+    ),
+]
+
+
+def parse_cpus(quantity: str | float) -> float:
+    """Return the CPUs of a quantity: `parse_cpus("500m") == 0.5`.
+
+    Raises ValueError with a sentence when the value is no quantity of CPUs above 0.
+    """
+    text = str(quantity)
+    is_number = isinstance(quantity, int | float) and not isinstance(quantity, bool)
+    if is_number and 0 < quantity < math.inf:  # type: ignore[operator]
+        return float(quantity)
+    if not isinstance(quantity, str) or len(text) > _LONGEST or not re.fullmatch(_CPUS_PATTERN, text):
+        raise ValueError(f"is {quantity!r}, expected CPUs above 0 such as 2, 0.5 or 500m")
+    return float(Decimal(text.removesuffix("m")) / (1000 if text.endswith("m") else 1))
+
+
+# An int-or-string field of a CRD refuses a plain 0.5 (API server 1.34). So the field has no type, and its bounds refuse
+# all but numbers and quantities.
+Cpus = Annotated[
+    float,
+    BeforeValidator(parse_cpus),
+    WithJsonSchema(
+        {
+            "x-kubernetes-preserve-unknown-fields": True,
+            "exclusiveMinimum": 0,
+            "maxItems": 0,
+            "maxLength": _LONGEST,
+            "maxProperties": 0,
+            "not": {"enum": [True, False, [], {}]},
+            "pattern": _CPUS_PATTERN,
+        }
     ),
 ]

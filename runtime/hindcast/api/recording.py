@@ -1,6 +1,6 @@
 """OfflineRecording: run a policy in environments and write its experience to storage."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,15 +21,18 @@ from hindcast.api.base import (
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.input import Sampler
+from hindcast.api.lists import ListSet
 from hindcast.api.metadata import Metadata, Reference
 from hindcast.api.model import ModelSpec
-from hindcast.api.quantity import Quantity
+from hindcast.api.options import Config
+from hindcast.api.quantity import Cpus, Quantity
 from hindcast.api.run_policy import RunPolicy
+from hindcast.api.spelling import YamlWords
 from hindcast.api.status import Status
 
 
 class TrainStop(Model):
-    """When the expert is good enough. The first criterion that holds ends its training."""
+    """The end of the expert's training: at the first criterion that holds."""
 
     at_least_one: ClassVar = ("episode_return_mean", "timesteps", "iterations")
 
@@ -42,7 +45,7 @@ class TrainStop(Model):
 
 
 class TrainEvaluation(Model):
-    """How the expert is evaluated while it is trained."""
+    """Evaluation of the expert during its training."""
 
     duration: Positive = 10
     """Episodes for one evaluation."""
@@ -53,13 +56,13 @@ class TrainPolicy(Model):
 
     algorithm: ShortText = "PPO"
     """An online algorithm."""
-    config: dict[str, Any] = {}
+    config: Config = {}
     """The algorithm's options; those not given have the algorithm's defaults."""
     model: ModelSpec = ModelSpec()
     """The policy network."""
     sampler: Sampler | None = None
-    """How much it plays while it is trained, for algorithms with a replay buffer (not PPO). Default: as for an
-    input's sampler; an iteration is 1,000 updates."""
+    """Sampling during the training, for algorithms with a replay buffer (not PPO). Default: as for an input's sampler;
+    an iteration is 1,000 updates."""
     initial_checkpoint: Location | None = None
     """Start from the policy of this checkpoint or run folder, and from its other networks where they have the name and
     the shapes of this algorithm's. Default: new networks."""
@@ -68,7 +71,7 @@ class TrainPolicy(Model):
     checkpoint_every: Annotated[Positive, OPERATIONAL] = 5
     """Iterations between checkpoints."""
     evaluation: TrainEvaluation = TrainEvaluation()
-    """How it is evaluated."""
+    """Evaluation during the training."""
 
 
 class CheckpointPolicy(Model):
@@ -102,13 +105,13 @@ class PolicySpec(Model):
     an import."""
 
     @property
-    def own_class(self) -> str | None:
-        """The path of the policy's class where it is the user's own."""
+    def policy_module_class(self) -> str | None:
+        """The import path of the policy's class, if it is the user's own."""
         return self.train.model.module_class if self.train else self.module_class
 
 
 class Duration(Model):
-    """How much to record. Episodes are always recorded to their end."""
+    """The length of the recording. Episodes are always recorded to their end."""
 
     exactly_one: ClassVar = ("episodes", "timesteps")
 
@@ -125,25 +128,25 @@ class RunnersSpec(Model):
     """Number of runners (processes; on a cluster, pods)."""
     envs_per_runner: Positive = 8
     """Environments that a runner steps at once, in one forward pass of the policy."""
-    cpus: Annotated[float, Field(gt=0), OPERATIONAL] = 1.0
+    cpus: Annotated[Cpus, OPERATIONAL] = 1.0
     """CPUs per runner."""
     memory: Annotated[Quantity | None, OPERATIONAL] = None
     """Memory per runner. Default: computed."""
 
 
 class OutputSpec(Model):
-    """Where and how the experience is written."""
+    """The location and format of the recorded experience."""
 
     rules: ClassVar = (
         Rule(
             "self.encoding == 'Arrow' || self.format == 'Episodes'",
             "encoding MessagePack needs format Episodes",
-            at=".encoding",
+            field_path=".encoding",
         ),
         Rule(
             "!has(self.compressColumns) || self.compressColumns.size() == 0 || self.format == 'SampleBatch'",
             "compressColumns needs format SampleBatch; Parquet's columns are compressed by compression",
-            at=".compressColumns",
+            field_path=".compressColumns",
         ),
     )
 
@@ -159,14 +162,14 @@ class OutputSpec(Model):
     episodes. Default: no limit."""
     max_file_size: Quantity = "128Mi"
     """Approximate maximum file size."""
-    compression: Literal["lz4", "zstd", "none"] = "lz4"
-    """Compression of Parquet's columns. Text (JSON, CSV, SampleBatch) is never compressed: `lz4`, the default,
-    has no effect there."""
-    compress_columns: Annotated[list[ShortText], Field(max_length=256)] = []
+    compression: Annotated[Literal["lz4", "zstd", "none"], YamlWords("lz4", "zstd", "None")] = "lz4"
+    """Compression of Parquet's columns. Text (JSON, CSV, SampleBatch) is never compressed: `lz4` has no effect
+    there."""
+    compress_columns: Annotated[list[ShortText], Field(max_length=256), ListSet()] = []
     """For SampleBatch: columns to pack, as RLlib packs `obs` and `new_obs`. Default: none."""
     recurrent_states: bool = False
     """Also write the policy's recurrent state after each step (`state_out`), for trainings with `model.initialState:
-    recorded`."""
+    Recorded`."""
     on_existing: Annotated[Literal["Resume", "Fail", "Replace"], OPERATIONAL] = "Resume"
     """What to do when the folder holds a dataset: `Resume` it (same spec only), `Fail`, or `Replace` the files
     that its manifest lists."""
@@ -191,28 +194,28 @@ class OutputSpec(Model):
 
     @property
     def is_text(self) -> bool:
-        """Whether the files are text rather than Parquet."""
+        """True if the files are text rather than Parquet."""
         return self.format in ("JSON", "CSV", "SampleBatch")
 
     @property
     def episodes_per_file(self) -> int | None:
-        """Most episodes of a file, where `max_rows_per_file` counts these."""
+        """Maximum number of episodes per file, if `max_rows_per_file` counts episodes."""
         return self.max_rows_per_file if self.format in ("Episodes", "SampleBatch") else None
 
 
 class OfflineRecordingSpec(Model):
-    """What to record, with which policy, how much, and where to."""
+    """A recording: environment, policy, length and output."""
 
     environment: EnvironmentSpec
     """The environment."""
     policy: PolicySpec
     """The policy to record."""
     duration: Duration
-    """How much to record."""
+    """Length of the recording."""
     runners: RunnersSpec = RunnersSpec()
     """The environment runners."""
     output: OutputSpec
-    """Where and how it is written."""
+    """Location and format of the data."""
     seed: NonNegative = 0
     """Episode i is seeded by (seed, i)."""
     callbacks: Annotated[list[ClassPath], Field(max_length=16), OPERATIONAL] = []

@@ -7,7 +7,7 @@ class RunPolicy(Model):
     """Changeable at any time, also during an attempt. Not used locally."""
 
     backoff_limit: BackoffLimit = 3
-    """Lost attempts that are retried, of a training those since its last checkpoint. A user's mistake never is."""
+    """Number of lost attempts that are retried, for a training since its last checkpoint. User errors never are."""
     active_deadline_seconds: Positive | None = None
     """Seconds that all attempts together may run (queued and suspended not counted). Default: no limit."""
     start_deadline_seconds: Positive = 1800

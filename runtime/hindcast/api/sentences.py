@@ -1,4 +1,4 @@
-"""What is wrong, in sentences: pydantic's errors as `spec.config.lr is 'fast' (text), expected a number`."""
+"""Sentences from pydantic's errors: `spec.config.lr is 'fast' (text), expected a number`."""
 
 import difflib
 import json
@@ -12,8 +12,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from hindcast.api.documents import Problem, Steps
+from hindcast.api.spelling import OLD_SPELLING
 
-_SHOWN: Final = 60
+_MAX_VALUE_LENGTH: Final = 60
 
 _EXPECTED: Final = {
     **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
@@ -25,11 +26,12 @@ _EXPECTED: Final = {
     "none_required": "nothing",
     "string_type": "text",
 }
-RELATED: Final = "related"
-"""Type of the error of a field that another one bounds; its context says which."""
+RELATION_ERROR: Final = "related"
+"""Type of the error on a field that another one bounds; the context names it."""
 _VERBS: Final = ("cannot", "combines", "contains", "does", "has", "is", "merges", "refers", "sets")
-"""First words of problems that read on from the name of their field."""
-_WHOLE: Final = {
+"""First words of problems that continue the sentence after the field's name."""
+_COMPLETE_SENTENCES: Final = {
+    OLD_SPELLING: "is {value!r}: write {word}",
     "missing": "is missing",
     "too_long": "has {actual_length} entries, expected at most {max_length}",
     "too_short": "has {actual_length} entries, expected at least {min_length}",
@@ -49,20 +51,20 @@ _BOUNDS: Final = {
 }
 
 
-def dotted(steps: Sequence[str | int]) -> str:
-    """A place as users write it: `spec.input[0].path`."""
+def format_path(steps: Sequence[str | int]) -> str:
+    """Write a path as users do: `spec.input[0].path`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return text.removeprefix(".")
 
 
-def steps_of(text: str) -> tuple[str | int, ...]:
-    """The steps of a place as `dotted` writes it."""
+def parse_path(text: str) -> tuple[str | int, ...]:
+    """Return the steps of a path that `format_path` wrote."""
     return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", text))
 
 
 def sentence(problem: Problem, prefix: str = "") -> str:
-    """A problem as one sentence: the place, then what is wrong with it."""
-    place = prefix + dotted(problem.steps)
+    """Write a problem as one sentence: the path, then the problem."""
+    place = prefix + format_path(problem.steps)
     if not place:
         return problem.text
     predicate = problem.text.split(" ", 1)[0] in _VERBS
@@ -70,116 +72,116 @@ def sentence(problem: Problem, prefix: str = "") -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean 'algorithm'?` when a name is near enough, else all that are allowed."""
-    known = sorted(names)
-    return similar(name, known) or (f"; allowed: {', '.join(known)}" if known else "")
+    """Return `; did you mean 'algorithm'?` if a name is close enough, else a list of the allowed names."""
+    sorted_names = sorted(names)
+    return similar(name, sorted_names) or (f"; allowed: {', '.join(sorted_names)}" if sorted_names else "")
 
 
 def similar(name: str, names: Iterable[str]) -> str:
-    """`; did you mean 'Episodes'?` when a name is near enough, else nothing."""
-    found = _close(name, names)
-    return f"; did you mean '{found}'?" if found else ""
+    """Return `; did you mean 'Episodes'?` if a name is close enough, else an empty text."""
+    closest = _closest_name(name, names)
+    return f"; did you mean '{closest}'?" if closest else ""
 
 
-def _close(name: str, names: Iterable[str]) -> str | None:
-    folded = {known.lower().replace("_", ""): known for known in names}
-    found = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=1, cutoff=0.6)
-    return folded[found[0]] if found else None
+def _closest_name(name: str, names: Iterable[str]) -> str | None:
+    names_by_folded = {known_name.lower().replace("_", ""): known_name for known_name in names}
+    matches = difflib.get_close_matches(name.lower().replace("_", ""), names_by_folded, n=1, cutoff=0.6)
+    return names_by_folded[matches[0]] if matches else None
 
 
-def show(value: Any) -> str:
-    """A value as it may stand in YAML, shortened, with the word for its type where that is not plain."""
+def show_value(value: Any) -> str:
+    """Write a value as in YAML, shortened, with the name of its type if that is not obvious."""
     if value is None:
         return "empty"
     if isinstance(value, str):
-        return f"{_short(repr(value))} (text)"
+        return f"{_shorten(repr(value))} (text)"
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    return _short(json.dumps(value, default=str))
+    return _shorten(json.dumps(value, default=str))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 1]}…"
 
 
 def named_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a model by their names in YAML."""
+    """Map the YAML names of a model's fields to the fields."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def problems_of(
     error: ValidationError, model: type[BaseModel], data: Any, prefix: Steps = ()
 ) -> list[Problem]:
-    """The problems that pydantic found in `data`, one for each place, each a sentence."""
+    """List the problems that pydantic found in `data`, one sentence for each path."""
     by_place: dict[Steps, list[ErrorDetails]] = {}
     branches: set[Steps] = set()
     for details in error.errors(include_url=False):
-        steps, branch = _place(details, data)
+        steps, branch = _locate(details, data)
         by_place.setdefault(steps, []).append(details)
         if branch:
             branches.add(steps)
-    misspelt = {
-        (*steps[:-1], _close(str(steps[-1]), _names_at(model, steps[:-1])))
+    intended_names = {
+        (*steps[:-1], _closest_name(str(steps[-1]), _names_at(model, steps[:-1])))
         for steps, errors in by_place.items()
         if errors[0]["type"] == "extra_forbidden"
     }
-    deeper = {steps[:length] for steps in by_place for length in range(len(steps))}
+    parent_steps = {steps[:length] for steps in by_place for length in range(len(steps))}
     return [
         Problem((*prefix, *steps), _describe(details, steps, model, prefix))
         for steps, details in by_place.items()
-        # Of the branches of a union, the one that got further into the value is the one that was meant.
-        if not (steps in branches and steps in deeper)
-        # A required field under a wrong name is one mistake.
-        and not (details[0]["type"] == "missing" and steps in misspelt)
+        # Of a union's alternatives, the user meant the one that matched deeper into the value.
+        if not (steps in branches and steps in parent_steps)
+        # A misspelt required field is one mistake, although pydantic reports it as unknown and as missing.
+        and not (details[0]["type"] == "missing" and steps in intended_names)
     ]
 
 
-def _place(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
-    """Steps into the data, without the tags that unions add, and whether there were such tags."""
+def _locate(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
+    """Return the steps into the data without the tags that pydantic adds for unions, and whether it added any."""
     steps: list[str | int] = []
-    loc, here, tags = details["loc"], data, False
+    loc, value, has_tags = details["loc"], data, False
     for index, step in enumerate(loc):
-        inside = (isinstance(here, dict) and step in here) or (
-            isinstance(here, list) and isinstance(step, int)
+        is_inside = (isinstance(value, dict) and step in value) or (
+            isinstance(value, list) and isinstance(step, int)
         )
-        if inside:
-            here = here[step]
+        if is_inside:
+            value = value[step]
             steps.append(step)
         elif details["type"] == "missing" and index == len(loc) - 1:
             steps.append(step)
         elif step != "[key]":
-            tags = True
-    if details["type"] == RELATED:
+            has_tags = True
+    if details["type"] == RELATION_ERROR:
         steps.append(details["ctx"]["field"])
-    return tuple(steps), tags
+    return tuple(steps), has_tags
 
 
 def value_problem(error: ValidationError) -> str:
-    """The first problem that pydantic found, without its place: `'0.5', expected at least 1`."""
+    """Return the first problem that pydantic found, without its path: `'0.5', expected at least 1`."""
     details = error.errors(include_url=False)[0]
-    if details["type"] in _WHOLE:
-        return _WHOLE[details["type"]].format(**details.get("ctx", {}))
+    if details["type"] in _COMPLETE_SENTENCES:
+        return _COMPLETE_SENTENCES[details["type"]].format(**details.get("ctx", {}))
     expected = _expected(details)
     return f"{details['input']!r}, expected {expected}" if expected else details["msg"]
 
 
 def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel], prefix: Steps) -> str:
-    # Of the branches of a union, the one that takes the value's type is the one that was meant.
-    details = next((each for each in errors if each["type"] in _WHOLE), errors[0])
+    # Of a union's alternatives, the user meant the one that accepts the value's type.
+    details = next((error for error in errors if error["type"] in _COMPLETE_SENTENCES), errors[0])
     context = details.get("ctx", {})
     if details["type"] == "extra_forbidden":
         return "is not a field" + nearest(str(steps[-1]), _names_at(model, steps[:-1]))
-    if details["type"] in _WHOLE:
-        return _WHOLE[details["type"]].format(**context)
-    if details["type"] == RELATED:
-        other = dotted((*prefix, *steps[:-1], context["other"]))
-        return f"is {context['value']}, expected {context['words']} {other}, {context['limit']}"
+    if details["type"] in _COMPLETE_SENTENCES:
+        return _COMPLETE_SENTENCES[details["type"]].format(**context)
+    if details["type"] == RELATION_ERROR:
+        bounding_option = format_path((*prefix, *steps[:-1], context["other"]))
+        return f"is {context['value']}, expected {context['words']} {bounding_option}, {context['limit']}"
     expected = " or ".join(dict.fromkeys(filter(None, map(_expected, errors))))
     if not expected:
-        return f"is {show(details['input'])}: {details['msg']}"
-    return f"is {show(_found(details))}, expected {expected}{_similar(details)}"
+        return f"is {show_value(details['input'])}: {details['msg']}"
+    return f"is {show_value(_invalid_value(details))}, expected {expected}{_suggest_word(details)}"
 
 
 def _expected(details: ErrorDetails) -> str | None:
@@ -190,50 +192,50 @@ def _expected(details: ErrorDetails) -> str | None:
 
 
 def _plain_numbers(context: dict[str, Any]) -> dict[str, Any]:
-    """Whole numbers without `.0`, however pydantic keeps its bounds."""
+    """Turn whole bounds, which pydantic keeps as floats, into integers."""
     return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in context.items()}
 
 
-def _found(details: ErrorDetails) -> Any:
+def _invalid_value(details: ErrorDetails) -> Any:
     return details["ctx"]["tag"] if details["type"] == "union_tag_invalid" else details["input"]
 
 
-def _similar(details: ErrorDetails) -> str:
-    context, found = details.get("ctx", {}), _found(details)
-    if details["type"] not in ("literal_error", "union_tag_invalid") or not isinstance(found, str):
+def _suggest_word(details: ErrorDetails) -> str:
+    context, invalid_word = details.get("ctx", {}), _invalid_value(details)
+    if details["type"] not in ("literal_error", "union_tag_invalid") or not isinstance(invalid_word, str):
         return ""
-    allowed = str(context.get("expected", context.get("expected_tags", ""))).replace(" or ", ",")
-    return similar(found, [word.strip(" '") for word in allowed.split(",")])
+    allowed_words = str(context.get("expected", context.get("expected_tags", ""))).replace(" or ", ",")
+    return similar(invalid_word, [word.strip(" '") for word in allowed_words.split(",")])
 
 
 def _names_at(model: type[BaseModel], steps: Steps) -> Iterable[str]:
-    """The fields of the model that stands at a place inside `model`, if one does."""
-    here: Any = model
+    """List the fields of the model at a path inside `model`; empty if there is none or several."""
+    annotation: Any = model
     for step in steps:
-        here = _step_into(here, step)
-    found = models_in(here)
-    return named_fields(found[0]) if len(found) == 1 else ()
+        annotation = _step_into(annotation, step)
+    models = models_in(annotation)
+    return named_fields(models[0]) if len(models) == 1 else ()
 
 
 def _step_into(annotation: Any, step: str | int) -> Any:
     for model in models_in(annotation):
         if (field := named_fields(model).get(str(step))) is not None:
             return field.annotation
-    for part in _parts(annotation):
+    for part in _alternatives(annotation):
         if get_origin(part) in (list, dict):
             return get_args(part)[-1]
     return None
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models among the alternatives of an annotation."""
-    return [p for p in _parts(annotation) if isinstance(p, type) and issubclass(p, BaseModel)]
+    """List the models among the alternatives of an annotation."""
+    return [p for p in _alternatives(annotation) if isinstance(p, type) and issubclass(p, BaseModel)]
 
 
-def _parts(annotation: Any) -> list[Any]:
-    """The alternatives of an annotation, unwrapped."""
+def _alternatives(annotation: Any) -> list[Any]:
+    """List the alternatives of an annotation, without Annotated and Union."""
     if get_origin(annotation) is Annotated:
-        return _parts(get_args(annotation)[0])
+        return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [part for alternative in get_args(annotation) for part in _parts(alternative)]
+        return [part for alternative in get_args(annotation) for part in _alternatives(alternative)]
     return [annotation]

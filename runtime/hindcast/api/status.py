@@ -6,18 +6,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from hindcast.api.base import FreeForm, Model, NonNegative, Positive, ShortText, Text
+from hindcast.api.lists import ListMap
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Message = Annotated[str, Field(max_length=32768)]
 
 
-def _map_by(*keys: str) -> dict[str, Any]:
-    """A list that server-side apply merges by these fields of its entries."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
-
-
 def _finite_ones(metrics: Any) -> Any:
-    """A NaN loss is left out, since JSON cannot represent it; the run continues."""
+    """Leave out NaN and infinite metrics, which JSON cannot represent; the run continues."""
     if not isinstance(metrics, dict):
         return metrics
     return {k: v for k, v in metrics.items() if not isinstance(v, float) or math.isfinite(v)}
@@ -51,11 +47,11 @@ class ProgressStatus(Model):
     """Episodes recorded."""
     percentage: Annotated[float, Field(ge=0, le=100)] | None = None
     """Completed share, in percent."""
-    eta_seconds: NonNegative | None = None
+    estimated_remaining_seconds: NonNegative | None = None
     """Estimated seconds left."""
     metrics: Annotated[dict[ShortText, float], Field(max_length=64), BeforeValidator(_finite_ones)] = {}
     """Latest metrics, finite ones: loss, episodeReturnMean, estimatedReturn, validationLoss, timestepsPerSecond …"""
-    last_updated: Timestamp | None = None
+    last_report_time: Timestamp | None = None
     """When the run last reported."""
     summary: Annotated[str, Field(max_length=64)] | None = None
     """`done/total`, for the printer column."""
@@ -89,9 +85,9 @@ class CheckpointStatus(Model):
     """The latest one."""
     iteration: NonNegative | None = None
     """Its iteration."""
-    saved: Timestamp | None = None
+    save_time: Timestamp | None = None
     """When it was saved."""
-    best: Text | None = None
+    best_path: Text | None = None
     """The best one."""
     best_episode_return_mean: float | None = None
     """Its mean episode return, where that was measured."""
@@ -106,9 +102,9 @@ class RunStatus(Model):
     """The spec's revision."""
     attempt: NonNegative
     """Number of the attempt in the revision, from 1."""
-    child: ShortText
+    ray_job_name: ShortText
     """Name of its RayJob."""
-    child_uid: ShortText | None = None
+    ray_job_uid: Annotated[ShortText | None, Field(alias="rayJobUID")] = None
     """uid of its RayJob, once it was seen."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
@@ -118,24 +114,24 @@ class RunStatus(Model):
     """Its image."""
     inputs: FreeForm = {}
     """Inputs from the resources that it refers to, by `Kind/name`, and the platform `defaults` that it used."""
-    first_learners: Positive | None = None
+    initial_learners: Positive | None = None
     """Learners when the revision started, as far as this status goes back. Information only: nothing reads it, the
     global batch is fixed in the run folder."""
-    fixed: FreeForm = {}
+    operational_fields: FreeForm = {}
     """The operational fields that it was created with, by path, until it ends; digests of lists and mappings."""
     retries: NonNegative = 0
     """Attempts of the revision that were lost before it. 0 once it has saved a checkpoint."""
     active_seconds: NonNegative = 0
     """Seconds for which earlier attempts of the revision had nodes, or waited for them outside a queue."""
-    started: Timestamp | None = None
+    start_time: Timestamp | None = None
     """When it was created."""
-    admitted: Timestamp | None = None
+    admission_time: Timestamp | None = None
     """When it was admitted: its creation, or the end of its queueing; unset while it is queued."""
-    heard: Timestamp | None = None
+    first_report_time: Timestamp | None = None
     """When its first report was seen."""
-    asked_to_stop: Timestamp | None = None
+    stop_requested_time: Timestamp | None = None
     """When it was asked to save a checkpoint and stop."""
-    finished: Timestamp | None = None
+    end_time: Timestamp | None = None
     """When it ended."""
     outcome: ShortText | None = None
     """Succeeded, Failed, Lost, Suspended, Preempted, Superseded; unset while it is running."""
@@ -154,9 +150,9 @@ class Status(Model):
     """One word, for people."""
     message: Message | None = None
     """One sentence for people: why it is in this state, what to do next."""
-    conditions: Annotated[list[Condition], Field(max_length=32, json_schema_extra=_map_by("type"))] = []
+    conditions: Annotated[list[Condition], Field(max_length=32), ListMap("type")] = []
     """The conditions."""
-    ray_job: ShortText | None = None
+    ray_job_name: ShortText | None = None
     """Name of the current attempt's RayJob."""
     progress: ProgressStatus | None = None
     """Progress of the run."""
@@ -166,7 +162,5 @@ class Status(Model):
     """The run's checkpoints."""
     resolved: FreeForm = {}
     """Sizes that were chosen, each with its reason."""
-    runs: Annotated[
-        list[RunStatus], Field(max_length=32, json_schema_extra=_map_by("revision", "attempt"))
-    ] = []
+    runs: Annotated[list[RunStatus], Field(max_length=32), ListMap("revision", "attempt")] = []
     """The latest attempts, newest first."""

@@ -1,19 +1,21 @@
-"""From pydantic's JSON schema to Kubernetes' structural schema.
+"""Kubernetes' structural schemas from pydantic's JSON schemas.
 
-The API server wants one type per field, no references and no null unions; what cannot be said so is left open
+The API server requires one type per field, no references and no unions with null. Other fields are left open
 (`x-kubernetes-preserve-unknown-fields`) and checked when the resource is loaded.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hindcast.api.lists import LIST_TYPE
+
 Schema = Mapping[str, Any]
 OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 
-# Bounds for what has none: everything that a CEL rule may read must be bounded.
+# Bounds for fields without any: the API server estimates the cost of CEL rules from them.
 _LIMITS: Final = {"string": ("maxLength", 1024), "array": ("maxItems", 64)}
 
-# Bounds that speak of one type only, so that they may stand on a field of several types.
+# Bounds that apply to one type only, so that a field of several types may have them.
 _BOUNDS: Final = {
     "array": ("maxItems", "minItems"),
     "integer": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"),
@@ -28,7 +30,7 @@ _ARTICLES: Final = {
     "object": "a mapping",
     "string": "text",
 }
-_KEPT: Final = (
+_COPIED_KEYWORDS: Final = (
     "description",
     "enum",
     "format",
@@ -40,6 +42,7 @@ _KEPT: Final = (
     "minLength",
     "minProperties",
     "minimum",
+    "not",
     "pattern",
     "required",
     "type",
@@ -47,18 +50,17 @@ _KEPT: Final = (
 
 
 def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) -> dict[str, Any]:
-    """The structural schema of a JSON schema written by pydantic (its `$defs` are the definitions).
+    """Return the structural schema of a JSON schema written by pydantic (its `$defs` are the definitions).
 
-    Defaults stay, except empty lists and mappings and sections that would only fill in such: these say
-    nothing.
+    Defaults stay, except empty lists and mappings, and sections that would only add such.
     """
     definitions = definitions or schema.get("$defs", {})
     schema = _resolve(schema, definitions)
     if "discriminator" in schema:
-        return _tagged(schema)
+        return _tagged_union(schema)
     if "anyOf" in schema:
         return _union(schema, definitions)
-    result = {key: schema[key] for key in _KEPT if key in schema}
+    result = {key: schema[key] for key in _COPIED_KEYWORDS if key in schema}
     result |= {key: value for key, value in schema.items() if key.startswith("x-kubernetes-")}
     if "const" in schema:
         result |= {"type": "string", "enum": [schema["const"]]}
@@ -74,13 +76,13 @@ def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) 
         limit, value = _LIMITS[result["type"]]
         result.setdefault(limit, value)
     result |= _children(schema, definitions)
-    if _tells(schema.get("default"), result):
+    if _is_informative(schema.get("default"), result):
         result["default"] = {} if "properties" in result else schema["default"]
     return result
 
 
 def without_defaults(schema: Schema) -> dict[str, Any]:
-    """The schema with no default anywhere in it."""
+    """Return the schema without any default in it."""
     result = {key: value for key, value in schema.items() if key != "default"}
     if "properties" in result:
         result["properties"] = {n: without_defaults(part) for n, part in result["properties"].items()}
@@ -88,7 +90,7 @@ def without_defaults(schema: Schema) -> dict[str, Any]:
 
 
 def _resolve(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """The schema itself in place of a reference; keywords next to the reference win."""
+    """Replace a reference by its schema; keywords beside the reference override it."""
     if "$ref" not in schema:
         return schema
     target = _resolve(definitions[schema["$ref"].rsplit("/", 1)[-1]], definitions)
@@ -98,35 +100,36 @@ def _resolve(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 def _children(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
     if "properties" in schema:
         parts = {name: structural(part, definitions) for name, part in schema["properties"].items()}
-        # The API server drops an empty mapping, and GitOps tools would see a difference for ever.
+        # The API server drops an empty mapping, and GitOps tools would always see a difference.
         return {"properties": parts} if parts else {}
     if schema.get("type") == "array":
-        return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}}
+        list_type = {} if LIST_TYPE in schema else {LIST_TYPE: "atomic"}
+        return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}, **list_type}
     values = schema.get("additionalProperties")
     if isinstance(values, dict):
         return {"additionalProperties": structural(values, definitions)} | (
             {} if "maxProperties" in schema else {"maxProperties": 64}
         )
-    typed = any(key in schema for key in ("const", "enum", "x-kubernetes-int-or-string", OPEN))
-    return {} if typed or schema.get("type", "object") != "object" else {OPEN: True}
+    has_type = any(key in schema for key in ("const", "enum", "x-kubernetes-int-or-string", OPEN))
+    return {} if has_type or schema.get("type", "object") != "object" else {OPEN: True}
 
 
 def _union(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
-    """The one alternative besides null, or an open field. Null is kept only where it says something."""
+    """Return the one alternative besides null, or an open field; nullable only if null is not the default."""
     alternatives = [part for part in schema["anyOf"] if part.get("type") != "null"]
     around = {key: value for key, value in schema.items() if key not in ("anyOf", "title")}
     if len(alternatives) == 1:
         only = _resolve(alternatives[0], definitions)
         result = structural({**only, **around}, definitions)
     else:
-        result = _open({key: around[key] for key in ("description",) if key in around}, alternatives)
+        result = _open_field({key: around[key] for key in ("description",) if key in around}, alternatives)
     if len(alternatives) < len(schema["anyOf"]) and schema.get("default") is not None:
         result["nullable"] = True
     return result
 
 
-def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
-    """A field of several types. Values of other types are refused by bounds that nothing meets."""
+def _open_field(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
+    """Return a field of several types, with bounds that no value of another type can meet."""
     kinds = {part.get("type") for part in alternatives}
     result = {**structural(around), OPEN: True}
     if "string" not in kinds:
@@ -138,12 +141,12 @@ def _open(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
     return result
 
 
-def _tagged(schema: Schema) -> dict[str, Any]:
-    """A union told apart by a field: that field is checked, the rest is left open (it may contain itself)."""
+def _tagged_union(schema: Schema) -> dict[str, Any]:
+    """Return a union with a discriminator: only that field is checked, since the union may contain itself."""
     tag = schema["discriminator"]["propertyName"]
     tags = sorted(schema["discriminator"]["mapping"])
-    described = {"description": schema["description"]} if "description" in schema else {}
-    return described | {
+    description = {"description": schema["description"]} if "description" in schema else {}
+    return description | {
         "type": "object",
         "required": [tag],
         "properties": {tag: {"description": "What it is.", "type": "string", "enum": tags}},
@@ -151,8 +154,8 @@ def _tagged(schema: Schema) -> dict[str, Any]:
     }
 
 
-def _tells(default: Any, result: Mapping[str, Any]) -> bool:
-    """Whether a default says more than that the field is absent."""
+def _is_informative(default: Any, result: Mapping[str, Any]) -> bool:
+    """Return whether a default differs in meaning from an absent field."""
     if default is None or default in ([], {}):
         return False
     if "properties" in result:

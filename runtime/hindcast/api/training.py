@@ -1,6 +1,6 @@
 """OfflineTraining: train a policy from recorded experience."""
 
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,13 +23,15 @@ from hindcast.api.base import (
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec, OfflineEvaluationSpec
-from hindcast.api.input import RECORDED_ALONE, InputSource, Sampler
+from hindcast.api.input import ONLY_WEIGHT_WITH_SAMPLER, InputSource, Sampler
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
+from hindcast.api.options import Config
 from hindcast.api.pipeline import PipelineSpec
-from hindcast.api.quantity import Quantity
+from hindcast.api.quantity import Cpus, Quantity
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.spaces import SpaceSpec
+from hindcast.api.spelling import YamlWords
 from hindcast.api.status import Status
 
 
@@ -38,20 +40,20 @@ class LearnersSpec(Model):
 
     replicas: Annotated[Positive, OPERATIONAL] = 1
     """Number of learners (data parallel)."""
-    cpus: Annotated[float | None, Field(gt=0), OPERATIONAL] = None
+    cpus: Annotated[Cpus | None, OPERATIONAL] = None
     """CPUs per learner. Default: 1, or with a GPU as many as its data loading needs."""
     gpus: Annotated[float, Field(ge=0), OPERATIONAL] = 0.0
     """GPUs per learner."""
     memory: Annotated[Quantity | None, OPERATIONAL] = None
     """Memory per learner. Default: computed."""
-    device: Annotated[Literal["auto", "cpu", "cuda"], OPERATIONAL] = "auto"
-    """`auto` takes a GPU when there is one."""
+    device: Annotated[Literal["auto", "cpu", "cuda"], YamlWords("Auto", "cpu", "cuda"), OPERATIONAL] = "auto"
+    """`Auto` takes a GPU when there is one."""
     compile: Annotated[bool, OPERATIONAL] = False
     """Compile the losses with torch.compile, for algorithms that support it."""
 
 
 class StopSpec(Model):
-    """When the training ends: at the first criterion that holds."""
+    """The end of the training: at the first criterion that holds."""
 
     at_least_one: ClassVar = (
         "episode_return_mean",
@@ -80,7 +82,7 @@ class StopSpec(Model):
 
 
 class CheckpointSpec(Model):
-    """Location of the run folder, and what is kept in it."""
+    """The location of the run folder and its contents."""
 
     path: Annotated[Location, LOCATION] = "runs"
     """Parent folder: the run folder is `<path>/<name>/r<revision>`."""
@@ -96,94 +98,94 @@ _OFFLINE_INTERVAL: Final = (
 
 
 class OfflineTrainingSpec(Model):
-    """What to train, on which data, how, and until when."""
+    """A training: algorithm, network, data, evaluation and end."""
 
     rules: ClassVar = (
         Rule(
             "self.input.all(source, has(source.weight)) || self.input.all(source, !has(source.weight))",
             "only some entries of input have weights; give one to each, or to none",
-            at=".input",
+            field_path=".input",
         ),
         Rule(
             "has(self.environment) || self.input.all(source, !has(source.sampler))",
             "input has a sampler, but the spec has no environment to sample from",
-            at=".input",
+            field_path=".input",
         ),
         Rule(
             "self.input.size() == 1 || self.input.all(source, !has(source.sampler) || has(source.weight))",
             "a sampler combined with other inputs needs weights; give one to each",
-            at=".input",
+            field_path=".input",
         ),
         Rule(
             "self.input.all(source, !has(source.sampler) || (source.format == 'Auto' && !has(source.top) && "
             "!has(source.columns) && (!has(source.filter) || source.filter.size() == 0)))",
-            RECORDED_ALONE,
-            at=".input",
+            ONLY_WEIGHT_WITH_SAMPLER,
+            field_path=".input",
         ),
         Rule(
             "self.input.filter(source, has(source.sampler)).size() <= 1",
             "input has several samplers; give one",
-            at=".input",
+            field_path=".input",
         ),
         Rule(
             "!has(self.stop.epochs) || self.input.all(source, !has(source.sampler))",
             "stop.epochs counts passes over recorded data only; with a sampler use updates or timesteps",
-            at=".stop.epochs",
+            field_path=".stop.epochs",
         ),
         Rule(
             "(has(self.environment) || !has(self.evaluation)) || has(self.evaluation.offline)",
             "there is evaluation, but no environment to evaluate in",
-            at=".evaluation",
+            field_path=".evaluation",
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || (has(self.evaluation) && has(self.evaluation.interval))",
             "there is stop.episodeReturnMean, but no evaluation.interval to measure it",
-            at=".stop.episodeReturnMean",
+            field_path=".stop.episodeReturnMean",
         ),
         Rule(
             "!has(self.stop.episodeReturnMean) || has(self.environment)",
             "there is stop.episodeReturnMean, but no environment to measure it",
-            at=".evaluation.offline",
+            field_path=".evaluation.offline",
         ),
         Rule(
             f"!has(self.stop.estimatedReturn) || ({_OFFLINE_INTERVAL} && "
             "has(self.evaluation.offline.estimates) && self.evaluation.offline.estimates.size() > 0)",
             "there is stop.estimatedReturn, but no evaluation.offline with an interval and estimates to compute it",
-            at=".stop.estimatedReturn",
+            field_path=".stop.estimatedReturn",
         ),
         Rule(
             f"!has(self.stop.validationLoss) || ({_OFFLINE_INTERVAL})",
             "there is stop.validationLoss, but no evaluation.offline.interval to compute it",
-            at=".stop.validationLoss",
+            field_path=".stop.validationLoss",
         ),
         Rule(
             "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.heldOut) || "
             "self.input.exists(source, !has(source.sampler))",
             "there is evaluation.offline.heldOut, but no recorded data to hold out; use evaluation.offline.input",
-            at=".evaluation.offline.heldOut",
+            field_path=".evaluation.offline.heldOut",
         ),
         Rule(
             "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.setAside) || "
             "self.input.exists(source, !has(source.sampler))",
             "there is evaluation.offline.setAside, but no recorded data to set aside",
-            at=".evaluation.offline.setAside",
+            field_path=".evaluation.offline.setAside",
         ),
         Rule(
             "has(self.customConfig) ? self.algorithm.contains(':') : true",
             "customConfig is for custom algorithms; use config",
-            at=".customConfig",
+            field_path=".customConfig",
         ),
         Rule(
             "!has(self.config) || !self.algorithm.contains(':')",
             "a custom algorithm takes customConfig, not config",
-            at=".config",
+            field_path=".config",
         ),
     )
 
     algorithm: ShortText
     """Name of an algorithm, or "package.module:Class" for a custom one."""
-    config: dict[str, Any] = {}
-    """The algorithm's options; those not given have the algorithm's defaults."""
+    config: Config = {}
+    """The algorithm's options; the others have the algorithm's defaults."""
     custom_config: FreeForm | None = None
     """Options of a custom algorithm, in place of `config`."""
     model: ModelSpec = ModelSpec()
@@ -198,17 +200,17 @@ class OfflineTrainingSpec(Model):
     """The data. Several sources without weights are read as one dataset; with weights they are mixed. A sampler alone
     is training in the environment."""
     pipeline: PipelineSpec = PipelineSpec()
-    """How data reach the learners."""
+    """The data pipeline."""
     learners: LearnersSpec = LearnersSpec()
     """The learners."""
     evaluation: Annotated[EvaluationSpec | None, EXTENDABLE] = None
-    """Evaluation, in the environment or by recorded episodes. Default: none. A run goes on with another one from its
+    """Evaluation, in the environment or by recorded episodes. Default: none. A changed one applies from the
     next attempt on."""
     stop: Annotated[StopSpec, EXTENDABLE]
-    """When the training ends. If raised, even after the end, the run continues as if the new value had been set
-    from the start."""
+    """The end of the training. If raised, even after the end, the run continues as if the new value had been set from
+    the start."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """Location of the run folder, and what is kept in it."""
+    """The location of the run folder and its contents."""
     initial_checkpoint: Location | None = None
     """Start from the policy of this checkpoint or run folder (warm start, fine-tuning), and from its other networks
     (critics, multipliers) where they have the name and the shapes of this training's."""
@@ -227,7 +229,7 @@ class OfflineTrainingSpec(Model):
 
     @property
     def sampler(self) -> Sampler | None:
-        """That of the inputs, where one of them is one."""
+        """The sampler among the inputs, if any."""
         return next((source.sampler for source in self.input if source.sampler is not None), None)
 
     @property
@@ -237,18 +239,18 @@ class OfflineTrainingSpec(Model):
 
     @property
     def offline(self) -> OfflineEvaluationSpec | None:
-        """The evaluation by recorded episodes, where there is one."""
+        """The evaluation by recorded episodes, if any."""
         return None if self.evaluation is None else self.evaluation.offline
 
     @property
     def evaluation_in_environment(self) -> EvaluationSpec | None:
-        """The evaluation by playing, where there is an environment for it."""
+        """The evaluation in the environment, if any."""
         return None if self.environment is None else self.evaluation
 
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
-        weighted = [source.weight is not None for source in self.input]
-        if any(weighted) and not all(weighted):
+        has_weight = [source.weight is not None for source in self.input]
+        if any(has_weight) and not all(has_weight):
             raise ValueError("has weights on some entries of input only; give one to each, or to none")
         return self
 
@@ -271,11 +273,11 @@ class OfflineTrainingSpec(Model):
 
     @model_validator(mode="after")
     def _check_evaluation(self) -> Self:
-        played = self.evaluation_in_environment
-        if self.evaluation is not None and played is None and self.offline is None:
+        environment_evaluation = self.evaluation_in_environment
+        if self.evaluation is not None and environment_evaluation is None and self.offline is None:
             raise ValueError("has evaluation but no environment to evaluate in")
         target = self.stop.episode_return_mean
-        if target is not None and (played is None or played.interval is None):
+        if target is not None and (environment_evaluation is None or environment_evaluation.interval is None):
             raise ValueError("has stop.episodeReturnMean but no evaluation.interval to measure it")
         return self
 

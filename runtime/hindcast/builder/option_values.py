@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from hindcast.api.base import beyond_json
-from hindcast.api.environment import Named
+from hindcast.api.base import find_non_json
+from hindcast.api.environment import NamedCall
 from hindcast.api.sentences import nearest
 from hindcast.builder.expressions import is_expression, parse_comparisons
 from hindcast.builder.model_config import DefaultModelConfig, model_fields, observation_filter
@@ -78,7 +78,7 @@ def copy_value(value: Any) -> Any:
 
 
 def _env_config(value: Any) -> Any:
-    if isinstance(value, Mapping) and (found := beyond_json(to_plain(value))):
+    if isinstance(value, Mapping) and (found := find_non_json(to_plain(value))):
         raise SpecError(
             f"env_config contains {found}, which a resource cannot hold: use it in the function that you give to "
             "register_env, or give text that the environment finds it by, such as its import path."
@@ -311,7 +311,7 @@ def _connectors(value: Any) -> list[Any]:
     return [_connector(each) for each in _listed(value)]
 
 
-def named_connectors(value: Any) -> list[Named]:
+def named_connectors(value: Any) -> list[NamedCall]:
     """What is given as `learner_connector`, by names.
 
     Raises:
@@ -319,7 +319,9 @@ def named_connectors(value: Any) -> list[Named]:
     """
     if value is None:
         return []
-    return [Named(name=each) if isinstance(each, str) else Named(**each) for each in _connectors(value)]
+    return [
+        NamedCall(name=each) if isinstance(each, str) else NamedCall(**each) for each in _connectors(value)
+    ]
 
 
 def _connector(value: Any) -> Any:

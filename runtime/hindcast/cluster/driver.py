@@ -132,7 +132,7 @@ class Driver:
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
         """How the attempt ended; None if it was superseded."""
-        print(f"{title(self.resource)}: starting {self.pools.attempt.child}")
+        print(f"{title(self.resource)}: starting {self.pools.attempt.ray_job_name}")
         try:
             connect()
             with catch_signals() as signal:

@@ -30,7 +30,7 @@ def acquire_lease(state: Location, attempt: Attempt) -> Lease:
         "uid": attempt.uid,
         "revision": attempt.revision,
         "attempt": attempt.number,
-        "child": attempt.child,
+        "child": attempt.ray_job_name,
         "token": uuid.uuid4().hex,
     }
 

@@ -1,7 +1,7 @@
 """What the attempt reports, and when: changes at most every ten seconds, a beat every thirty, the outcome at once.
 
-The heartbeat comes from a separate thread, so that it also shows a driver whose work hangs; `moved` says when the work
-itself last came forward.
+The heartbeat comes from a separate thread, so that it also shows a driver whose work hangs: `lastProgressTime` is when
+the work itself last made progress.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ class ReportSender:
     def _report(self) -> Report:
         with self._lock:
             said, moved = dict(self._said), self._moved
-        return Report(beat=self._beats + 1, at=_stamp(self._now()), moved=_stamp(moved), **said)
+        return Report(
+            number=self._beats + 1, report_time=_stamp(self._now()), last_progress_time=_stamp(moved), **said
+        )
 
     def _say(self, **fields: Any) -> None:
         self._said |= fields
@@ -177,13 +179,13 @@ def progress_status(progress: Progress, seconds_left: float | None, at: str) -> 
     return ProgressStatus(
         **counts,
         percentage=None if share is None else round(min(max(share, 0.0), 100.0), 2),
-        eta_seconds=None if seconds_left is None else int(seconds_left),
+        estimated_remaining_seconds=None if seconds_left is None else int(seconds_left),
         metrics={
             _METRICS.get(name, to_camel(name)): float(value)
             for name, value in progress.metrics.items()
             if name not in _COUNTS and math.isfinite(value)
         },
-        last_updated=at,
+        last_report_time=at,
         summary=_summary(progress)[:64] or None,
         verdict=progress.verdict,
         episode_return=None if score is None or not math.isfinite(score) else f"{score:.4g}",

@@ -52,7 +52,7 @@ class StorageMonitor:
     ) -> None:
         self.is_superseded = False
         self._resource = resource
-        self._child = attempt.child
+        self._child = attempt.ray_job_name
         self._log = log
         self._reporting = reporting
         self._had_lease = False
@@ -129,8 +129,8 @@ def checkpoint_status(folder: Location) -> CheckpointStatus | None:
     return CheckpointStatus(
         path=str(latest),
         iteration=record.training.iteration,
-        saved=None if saved is None else saved.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        best=str(folder.child(folder_name(best.updates))) if best else None,
+        save_time=None if saved is None else saved.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        best_path=str(folder.child(folder_name(best.updates))) if best else None,
         best_episode_return_mean=best.score if best and played else None,
         best_estimated_return=best.score if best and not played else None,
     )

@@ -18,9 +18,9 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
-from hindcast.api.checks import untrained
+from hindcast.api.checks import untrainable_problem
 from hindcast.api.model import Distribution, ModelSpec
-from hindcast.api.option_types import Related
+from hindcast.api.option_types import RelatedOptions
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.target_networks import frozen_copy, polyak_update
@@ -46,7 +46,7 @@ class Critic(Protocol):
         ...
 
 
-class AlgorithmOptions(Related, Model):
+class AlgorithmOptions(RelatedOptions, Model):
     """Options of every algorithm: camelCase in YAML, snake_case in Python; unknown options are refused.
 
     Defaults are validated too. An option's schema may name another option: without `x-only-with` it has no effect (a
@@ -60,8 +60,8 @@ class AlgorithmOptions(Related, Model):
     grad_clip: Annotated[float, Field(gt=0)] | None = None
     """Gradient clipping threshold, see gradClipBy; null disables clipping."""
     grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
-    """What gradClip limits: the norm of all gradients of an optimiser together (global_norm), the norm of each
-    parameter's gradient (norm), or each gradient value (value)."""
+    """What gradClip limits: the norm of all gradients of an optimiser together (GlobalNorm), the norm of each
+    parameter's gradient (Norm), or each gradient value (Value)."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class ModelInputs:
             )
         if auto is None and model.distribution != "auto":
             raise SpecError(
-                f"model.distribution is {model.distribution!r}, and {algorithm} builds its own policy: leave it at "
-                "'auto'."
+                f"model.distribution is {ModelSpec.in_yaml('distribution', model.distribution)!r}, and {algorithm} "
+                "builds its own policy: leave it out."
             )
         changes: dict[str, Any] = {"module_options": options}
         if auto is not None and model.distribution == "auto":
@@ -337,7 +337,7 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
     """
     distribution, distributions = inputs.model.distribution, algorithm.distributions
     if distributions is not None and distribution not in distributions:
-        problem = untrained(distribution, type(algorithm).__name__, distributions)
+        problem = untrainable_problem(distribution, type(algorithm).__name__, distributions)
         raise SpecError(f"spec.model.distribution {problem}.")
     torch.manual_seed(seed)
     with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from hindcast.api.spelling import YamlWords
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.fused_kernels import fused_adam, split_into_chunks
 from hindcast.learn.schedules import Schedule, curve_of, is_constant, value_at
 from hindcast.user_code import Misuse
 
-ClipBy = Literal["global_norm", "norm", "value"]
+ClipBy = Annotated[Literal["global_norm", "norm", "value"], YamlWords("GlobalNorm", "Norm", "Value")]
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
 _UNSUPPORTED = (torch.optim.LBFGS, torch.optim.SparseAdam)

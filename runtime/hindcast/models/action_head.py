@@ -87,7 +87,7 @@ def _map_constant(constant: Any, move: Callable[[Tensor], Tensor]) -> Any:
 def distribution_for(action_space: gym.Space, model: ModelSpec) -> ActionHead:
     """Build the head for a module's actions.
 
-    `distribution: auto` is categorical for Discrete, MultiDiscrete and bounded integer boxes, Bernoulli for MultiBinary
+    `distribution: Auto` is categorical for Discrete, MultiDiscrete and bounded integer boxes, Bernoulli for MultiBinary
     and a diagonal Gaussian for float boxes; Dict and Tuple spaces have the product over their leaves. The continuous
     kinds apply to the float boxes of a composite space.
 
@@ -110,14 +110,18 @@ def _check_applies(distribution: str, leaves: Mapping[str, gym.Space]) -> None:
     floats = [leaf for leaf, space in leaves.items() if is_float_box(space)]
     if distribution in _CONTINUOUS_KINDS and not floats:
         raise SpecError(
-            f"model.distribution: {distribution!r} is for continuous actions, but the action space has none "
-            f"({_describe(leaves)}); use 'auto' or 'categorical'."
+            f"model.distribution: {_yaml_name(distribution)!r} is for continuous actions, but the action space has "
+            f"none ({_describe(leaves)}); use 'Auto' or 'Categorical'."
         )
     if distribution == "categorical" and floats:
         raise SpecError(
-            f"model.distribution: 'categorical' is for discrete actions, but {floats[0]!r} is continuous "
-            f"({_describe(leaves)}); use 'auto', 'gaussian', 'deterministic', or a bounded or squashed one."
+            f"model.distribution: 'Categorical' is for discrete actions, but {floats[0]!r} is continuous "
+            f"({_describe(leaves)}); use 'Auto', 'Gaussian', 'Deterministic', or a bounded or squashed one."
         )
+
+
+def _yaml_name(distribution: str) -> Any:
+    return ModelSpec.in_yaml("distribution", distribution)
 
 
 def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
@@ -182,8 +186,8 @@ def _continuous(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> ActionHea
 def _bounds(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Tensor]:
     if not space.is_bounded():
         raise SpecError(
-            f"model.distribution: {model.distribution!r} requires bounds, but {leaf!r} is not bounded on every side "
-            f"({space}); use {'gaussian' if model.distribution in _GAUSSIANS else 'deterministic'!r}."
+            f"model.distribution: {_yaml_name(model.distribution)!r} requires bounds, but {leaf!r} is not bounded on "
+            f"every side ({space}); use {'Gaussian' if model.distribution in _GAUSSIANS else 'Deterministic'!r}."
         )
     low, high = (torch.from_numpy(bound.ravel().astype(np.float32)) for bound in (space.low, space.high))
     return {"low": low, "high": high}

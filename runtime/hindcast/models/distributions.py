@@ -477,5 +477,5 @@ def _hermite(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def _no_density() -> SpecError:
     return SpecError(
         "model.distribution: the actions of this policy have no log-probabilities, but they are needed here; "
-        "use 'gaussian', 'boundedGaussian' or 'squashedGaussian'."
+        "use 'Gaussian', 'BoundedGaussian' or 'SquashedGaussian'."
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from hindcast.api.environment import Named
+from hindcast.api.environment import NamedCall
 from hindcast.api.model import ModelSpec
 from hindcast.errors import SpecError
 
@@ -21,8 +21,8 @@ class Initialiser(NamedTuple):
         bias: of biases; by default zero.
     """
 
-    kernel: Named | None = None
-    bias: Named | None = None
+    kernel: NamedCall | None = None
+    bias: NamedCall | None = None
 
     def fill(self, weights: Tensor, bias: Tensor, gain: float) -> None:
         """Fill weights and biases in place, from torch's global generator; `gain` applies to the default.
@@ -61,7 +61,7 @@ def recurrent_initialiser(model: ModelSpec) -> Initialiser:
     return Initialiser(model.recurrent_kernel_initializer, model.recurrent_bias_initializer)
 
 
-def fill(tensor: Tensor, given: Named | None, default: Callable[[Tensor], Any]) -> None:
+def fill(tensor: Tensor, given: NamedCall | None, default: Callable[[Tensor], Any]) -> None:
     """Fill a tensor in place by the given initialiser, or by `default` if None.
 
     Raises:

@@ -25,6 +25,7 @@ from pydantic.alias_generators import to_camel
 from safetensors import SafetensorError
 
 from hindcast.api.model import ModelSpec
+from hindcast.api.spelling import IN_PYTHON
 from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.errors import DataError
 from hindcast.models.preprocessing import Preprocessing
@@ -151,7 +152,7 @@ class _Description(BaseModel):
         later = ModelSpec.model_fields.keys() - _ALWAYS_WRITTEN
         defaults = ModelSpec()
         left_out = {name for name in later if getattr(model, name) == getattr(defaults, name)}
-        return model.model_dump(mode="json", by_alias=True, exclude=left_out)
+        return model.model_dump(mode="json", by_alias=True, exclude=left_out, context=IN_PYTHON)
 
 
 def _parse_description(data: bytes, where: str) -> _Description:

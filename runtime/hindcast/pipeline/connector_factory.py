@@ -17,7 +17,7 @@ from typing import Any, Final
 import gymnasium as gym
 import torch
 
-from hindcast.api.environment import Named
+from hindcast.api.environment import NamedCall
 from hindcast.api.sentences import nearest
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
@@ -61,7 +61,7 @@ class ConnectorContext:
 
 
 def make_connectors(
-    named: Iterable[Named], ready: Sequence[Any], given: ConnectorContext
+    named: Iterable[NamedCall], ready: Sequence[Any], given: ConnectorContext
 ) -> list[BlockConnector | BatchConnector]:
     """The connectors of a resource, in order.
 
@@ -83,7 +83,7 @@ def make_connectors(
 
 
 def make_learner_pipeline(
-    named: Iterable[Named], observation_space: gym.Space | None, action_space: gym.Space | None
+    named: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
 ) -> LearnerConnectorPipeline:
     """The pieces of a resource, as RLlib's pipeline for learners has them: its default pieces come last.
 
@@ -158,7 +158,7 @@ def _accepted(candidate: Any, name: str) -> Any:
     )
 
 
-def _make(named: Named, given: ConnectorContext) -> Any:
+def _make(named: NamedCall, given: ConnectorContext) -> Any:
     factory = _factory(named.name)
     if _is_connector(factory):  # an object, given in Python
         return copy.deepcopy(factory)

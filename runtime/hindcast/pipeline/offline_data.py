@@ -337,8 +337,8 @@ class OfflineData(Feed):
         preprocessing = self._settings.preprocessing
         if not self._sources and preprocessing is not None and preprocessing.filters:
             raise SpecError(
-                "model.observationFilter is meanStd, whose statistics come from recorded data, and there are none: "
-                "leave it at none, and scale observations in a wrapper of the environment."
+                "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: "
+                "leave it out, and scale observations in a wrapper of the environment."
             )
         for source in self._sources:
             source.fit_preprocessing()

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from hindcast.api.environment import EnvironmentSpec, Named
+from hindcast.api.environment import EnvironmentSpec, NamedCall
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import SpecError
@@ -54,7 +54,7 @@ class TrainingConfig:
         device: Any = None,  # noqa: ARG002
     ) -> LearnerConnectorPipeline:
         """The training's connectors in RLlib's form, and RLlib's default pieces."""
-        named = [Named(**each) for each in self._document["connectors"]]
+        named = [NamedCall(**each) for each in self._document["connectors"]]
         return make_learner_pipeline(named, input_observation_space, input_action_space)
 
     @cached_property

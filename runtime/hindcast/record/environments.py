@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import gymnasium as gym
 
-from hindcast.api.environment import EnvironmentSpec, Named
+from hindcast.api.environment import EnvironmentSpec, NamedCall
 from hindcast.errors import SpecError
 from hindcast.user_code import calling, import_object, is_registered
 
@@ -66,7 +66,7 @@ def _unknown(name: str) -> str:
     )
 
 
-def _wrap(environment: gym.Env, wrapper: Named) -> gym.Env:
+def _wrap(environment: gym.Env, wrapper: NamedCall) -> gym.Env:
     name, options = wrapper.name, wrapper.kwargs
     where = "spec.environment.wrappers"
     factory = import_object(name, where) if ":" in name else getattr(gym.wrappers, name, None)

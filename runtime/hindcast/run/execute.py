@@ -9,9 +9,9 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
-from hindcast.api import Loaded, OfflineRecording, OfflineTraining
+from hindcast.api import LoadedResource, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
-from hindcast.api.sentences import dotted, steps_of
+from hindcast.api.sentences import format_path, parse_path
 from hindcast.errors import DataError, Interrupted, SpecError, UserError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.rl_module import module_class_of
@@ -52,7 +52,7 @@ class FileReferences:
         return str(find_checkpoint(run_folder(found).child(CHECKPOINTS_FOLDER)).location)
 
 
-def execute(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
+def execute(loaded: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
     """Record and train; finished work is skipped, unfinished work is resumed.
 
     Raises:
@@ -79,7 +79,7 @@ def execute(loaded: Sequence[Loaded], reporter: Reporter) -> list[Outcome]:
 
 
 @contextmanager
-def _located(item: Loaded, *, is_alone: bool) -> Iterator[None]:
+def _located(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
     """Put the file, the line and the resource before the user's mistakes that are of a field or of one of several."""
     try:
         yield
@@ -93,7 +93,7 @@ def _located(item: Loaded, *, is_alone: bool) -> Iterator[None]:
         field = _FIELD.match(text)
         if field is None and is_alone:
             raise
-        steps = () if field is None else steps_of(field[0])
+        steps = () if field is None else parse_path(field[0])
         error.args = (f"{item.at(*steps)}: {name}: {text}",)
         raise
 
@@ -182,7 +182,7 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
         raise DataError(f"{title(resource)}: spec.policy.trainingRef: {error}") from error
 
 
-def sort_by_reference(loaded: Sequence[Loaded]) -> list[Loaded]:
+def sort_by_reference(loaded: Sequence[LoadedResource]) -> list[LoadedResource]:
     """The resources, each after those it refers to; otherwise as they are written.
 
     Raises:
@@ -197,7 +197,7 @@ def sort_by_reference(loaded: Sequence[Loaded]) -> list[Loaded]:
     return [by_title[name] for name in names]
 
 
-def _references(item: Loaded, known: dict[str, Loaded]) -> list[str]:
+def _references(item: LoadedResource, known: dict[str, LoadedResource]) -> list[str]:
     needed: list[str] = []
     for reference, kind, steps in _references_of(item.resource):
         name = f"{kind}/{reference.name}"
@@ -205,7 +205,7 @@ def _references(item: Loaded, known: dict[str, Loaded]) -> list[str]:
             others = [other.partition("/")[2] for other in known if other.startswith(kind)]
             has = f"the given files define {', '.join(others) or 'none'}"
             raise SpecError(
-                f"{item.at(*steps)}: {dotted(steps)}: there is no {kind} named "
+                f"{item.at(*steps)}: {format_path(steps)}: there is no {kind} named "
                 f"{reference.name!r}; {has}. Add its file to the command, or use a path."
             )
         needed.append(name)

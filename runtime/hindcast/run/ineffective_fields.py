@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.evaluation import EvaluationSpec
-from hindcast.api.options import options_field, options_lacking_another
+from hindcast.api.options import options_field, options_lacking_requirement
 
 INEFFECTIVE_EVERYWHERE: Final[Mapping[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
@@ -93,7 +93,7 @@ def ineffective_options(
         at: the place of both in a resource's spec, ending in a dot.
     """
     own = f"{at}{options_field(algorithm)}"
-    lacking = options_lacking_another(algorithm, config)
+    lacking = options_lacking_requirement(algorithm, config)
     idle = {f"{own}.{option}": f"{own}.{needed}" for option, needed in lacking.items()}
     idle |= {
         f"{at}model.{option}": f"{at}model.{needed}" for option, needed in _of_another_model(model).items()

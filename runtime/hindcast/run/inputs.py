@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.input import InputSource
+from hindcast.api.spelling import IN_PYTHON
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.prepare.opening import OpenedData, combine_datasets, differing_leaves, open_reading
@@ -252,7 +253,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
             "num_learners": spec.learners.replicas,
         },
         "connectors": [each.model_dump() for each in spec.pipeline.connectors],
-        "model": spec.model.model_dump(mode="json", by_alias=True),
+        "model": spec.model.model_dump(mode="json", by_alias=True, context=IN_PYTHON),
         "environment": (spec.environment or EnvironmentSpec(id="none")).model_dump(
             mode="json", by_alias=True
         ),

@@ -92,9 +92,12 @@ def _makers(kind: type[RLModule], algorithm: Algorithm) -> str:
 def _difference(section: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
     for option, here in own.items():
         if given.get(option) != here:
-            chosen = ", in which auto is the algorithm's own choice" if option == "distribution" else ""
+            chosen = ", in which Auto is the algorithm's own choice" if option == "distribution" else ""
+            theirs, ours = given.get(option), here
+            if section == "model":
+                theirs, ours = (ModelSpec.in_yaml(option, value) for value in (theirs, ours))
             return (
-                f"has {section}.{option} {given.get(option)}, this one has {here}; the {section} sections must be the "
+                f"has {section}.{option} {theirs}, this one has {ours}; the {section} sections must be the "
                 f"same{chosen}"
             )
     return None

@@ -231,7 +231,7 @@ class RecordingRun:
 
     def _task(self, policy: str) -> RecordingTask:
         spec = self._spec
-        actor = load_actor(policy, spec.environment, spec.policy.own_class)
+        actor = load_actor(policy, spec.environment, spec.policy.policy_module_class)
         data = describe_columns(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
         return RecordingTask(
             environment=spec.environment,
@@ -242,7 +242,7 @@ class RecordingRun:
             prefix=spec_hash(self._resource)[:8],
             data=data,
             records_states=spec.output.recurrent_states,
-            module_class=spec.policy.own_class,
+            module_class=spec.policy.policy_module_class,
             callbacks=tuple(spec.callbacks),
         )
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
+from hindcast.api.spelling import IN_PYTHON
 from hindcast.errors import Interrupted, SpecError
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
@@ -185,7 +186,7 @@ class Trainer:
         state = TrainingState(
             iteration=self.iteration,
             algorithm=self.algorithm,
-            options=self.learner.algorithm.options.model_dump(mode="json", by_alias=True),
+            options=self.learner.algorithm.options.model_dump(mode="json", by_alias=True, context=IN_PYTHON),
             spec_hash=self.spec_hash,
             feed={} if experience is None else experience.state(),
             metrics=dict(metrics or {}),

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
-from hindcast.api.base import one_slash
+from hindcast.api.base import one_slash_problem
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
@@ -231,7 +231,7 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
         return _inside(filesystem, text)
     if scheme := _SCHEME.match(text):
         return _by_uri(scheme["scheme"], text)
-    if problem := one_slash(text):
+    if problem := one_slash_problem(text):
         raise StorageError(f"{text} {problem}")
     return Location(LocalFiles(), _absolute(text), text)
 

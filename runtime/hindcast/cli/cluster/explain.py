@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from hindcast.api.attempt import WAITED_OUT
+from hindcast.api.attempt import UNCOUNTED_REASON
 from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.extract import find_condition
 from hindcast_operator.extract import pod as pod_facts
@@ -165,11 +165,11 @@ def _since(state: str, resource: Raw) -> datetime | None:
     run = (status.get("runs") or [{}])[0]
     found = {
         UNSEEN: resource["metadata"].get("creationTimestamp"),
-        "Starting": run.get("admitted") or run.get("started"),
-        "Queued": run.get("started"),
-        "Running": run.get("heard"),
-        "Suspending": run.get("askedToStop"),
-        "Retrying": run.get("finished"),
+        "Starting": run.get("admissionTime") or run.get("startTime"),
+        "Queued": run.get("startTime"),
+        "Running": run.get("firstReportTime"),
+        "Suspending": run.get("stopRequestedTime"),
+        "Retrying": run.get("endTime"),
         "Suspended": find_condition(status, "Suspended").get("lastTransitionTime"),
         "Stalled": find_condition(status, "Stalled").get("lastTransitionTime"),
         "Succeeded": find_condition(status, "Finished").get("lastTransitionTime"),
@@ -193,7 +193,7 @@ def _losses(runs: Sequence[Raw], revision: int) -> int:
     latest = next((run for run in runs if run.get("revision") == revision), None)
     if latest is None:
         return 0
-    counts = latest.get("outcome") == "Lost" and latest.get("reason") != WAITED_OUT
+    counts = latest.get("outcome") == "Lost" and latest.get("reason") != UNCOUNTED_REASON
     return int(latest.get("retries", 0)) + counts
 
 

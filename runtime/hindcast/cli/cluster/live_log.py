@@ -47,7 +47,7 @@ def live_log(
     while follow and not run.get("outcome") and not has_started(pod):
         sleep(_POLL_SECONDS)
         run = next(
-            (own for own in runs_of(cluster.resource(target)) if own["child"] == run["child"]),
+            (own for own in runs_of(cluster.resource(target)) if own["rayJobName"] == run["rayJobName"]),
             {**run, "outcome": "gone"},
         )
         pod = submitter_of(cluster, target, run)

@@ -89,7 +89,7 @@ class _Steps:
 
     def _results(self) -> Iterator[NextStep]:
         found = self._found
-        checkpoint = found.checkpoint.get("best") or found.checkpoint.get("path")
+        checkpoint = found.checkpoint.get("bestPath") or found.checkpoint.get("path")
         if checkpoint:
             yield NextStep("Evaluate the policy", shlex.join(["hindcast", "evaluate", str(checkpoint)]))
         elif found.output.get("path"):

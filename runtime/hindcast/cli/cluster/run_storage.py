@@ -127,7 +127,7 @@ def stored_policy(found: Raw, target: ClusterResource) -> str:
 
     status = found.get("status") or {}
     checkpoint = status.get("checkpoint") or {}
-    path = checkpoint.get("best") or checkpoint.get("path") or (status.get("output") or {}).get("path")
+    path = checkpoint.get("bestPath") or checkpoint.get("path") or (status.get("output") or {}).get("path")
     if path is None:
         raise UserError(
             f"{target} has no policy yet, it is {status.get('state') or 'not seen by the operator'}: "

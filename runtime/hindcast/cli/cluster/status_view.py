@@ -108,10 +108,10 @@ def _progress(found: Explanation) -> RenderableType | None:
         parts.append(formatting.as_percentage(progress["percentage"] / 100))
     if progress.get("summary"):
         parts.append(progress["summary"])
-    if "etaSeconds" in progress and not found.is_finished:
-        parts.append(f"about {formatting.duration(progress['etaSeconds'])} left")
+    if "estimatedRemainingSeconds" in progress and not found.is_finished:
+        parts.append(f"about {formatting.duration(progress['estimatedRemainingSeconds'])} left")
     text = Text("  ".join(parts))
-    updated = parse_optional_time(progress.get("lastUpdated"))
+    updated = parse_optional_time(progress.get("lastReportTime"))
     if updated is not None and found.state in ("Running", "Suspending"):
         silent = (found.now - updated).total_seconds() > SILENT_SECONDS
         text.append(f"  reported {age(updated, found.now)} ago", style="yellow" if silent else "dim")
@@ -138,14 +138,14 @@ def _checkpoint(checkpoint: Mapping[str, Any], now: datetime) -> Text | None:
     about = []
     if "iteration" in checkpoint:
         about.append(f"iteration {formatting.integer(checkpoint['iteration'])}")
-    saved = parse_optional_time(checkpoint.get("saved"))
+    saved = parse_optional_time(checkpoint.get("saveTime"))
     if saved is not None:
         about.append(f"{age(saved, now)} old")
     text = Text(str(checkpoint["path"]))
     if about:
         text.append(f" ({', '.join(about)})")
-    if checkpoint.get("best"):
-        text.append(f"\nbest: {checkpoint['best']}")
+    if checkpoint.get("bestPath"):
+        text.append(f"\nbest: {checkpoint['bestPath']}")
         for name, what in _SCORES.items():
             if name in checkpoint:
                 text.append(f" ({what} {formatting.significant(checkpoint[name])})")
@@ -233,7 +233,7 @@ def _runs(found: Explanation) -> RenderableType:
         table.add_column(title, no_wrap=True)
     table.add_column("why", overflow="fold")
     for run in found.runs[:RUNS_SHOWN]:
-        began, ended = parse_optional_time(run.get("started")), parse_optional_time(run.get("finished"))
+        began, ended = parse_optional_time(run.get("startTime")), parse_optional_time(run.get("endTime"))
         outcome = run.get("outcome")
         table.add_row(
             f"r{run['revision']}-{run['attempt']}",

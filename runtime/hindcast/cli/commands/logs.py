@@ -64,7 +64,7 @@ def _of_resource(
     if run.get("outcome") is None and not follow:
         message = found["status"].get("message") or "its pods do not exist yet"
         raise UserError(f"attempt {run['attempt']} of {target} has no log yet: {message}")
-    return [stored_log(_placed(found, run), str(run["child"]))]
+    return [stored_log(_placed(found, run), str(run["rayJobName"]))]
 
 
 def _choose(

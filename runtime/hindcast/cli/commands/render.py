@@ -11,7 +11,7 @@ from hindcast.cli.command import command
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from hindcast.api import Loaded
+    from hindcast.api import LoadedResource
     from hindcast_operator.defaults import Defaults
     from hindcast_operator.manifests.build import RenderedAttempt
 
@@ -53,7 +53,7 @@ def render(
     screen.out.file.write("".join(_text(one, comments=not screen.flags.quiet) for one in found))
 
 
-def _refuse(loaded: "Iterable[Loaded]", defaults: "Defaults") -> None:
+def _refuse(loaded: "Iterable[LoadedResource]", defaults: "Defaults") -> None:
     from hindcast.errors import SpecError
     from hindcast_operator.manifests import effective_resource, refusals
 

@@ -39,6 +39,7 @@ def train(
 
     Writes a YAML file to --local-dir and runs it as `hindcast run` does.
     """
+    from hindcast.api import document_of
     from hindcast.builder.rllib_2019 import make_config, make_stop
     from hindcast.report.text import resource_yaml
 
@@ -50,7 +51,7 @@ def train(
         screen.note(line)
     text = resource_yaml(resource)
     if dry_run:
-        screen.result(resource.model_dump(mode="json", by_alias=True, exclude_unset=True), text.rstrip())
+        screen.result(document_of(resource), text.rstrip())
         return
     file = local_dir / f"{resource.metadata.name}.yaml"
     write_yaml(file, text, "--local-dir")

@@ -29,7 +29,9 @@ from hindcast.storage.lease import LOCK
 from hindcast.storage.location import Location
 
 _HERE_BYTES: Final = 256 << 20
-_ORDER_FILE: Final = "dealing.json"
+_ORDER_FILE: Final = "partitioning.json"
+_OLD_ORDER_FILE: Final = "dealing.json"
+"""Its name in caches that development versions began."""
 _IN_ORDER: Final = "inOrder"
 
 
@@ -132,9 +134,10 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
 
 def _begins_in_order(folder: Location, may_be: bool) -> bool:
     """Whether rows are taken in stored order; recorded in the folder before anything is made, and kept on resuming."""
-    place = folder.child(FOLDER, _ORDER_FILE)
-    if place.exists():
-        return bool(orjson.loads(place.read_bytes())[_IN_ORDER])
+    for name in (_ORDER_FILE, _OLD_ORDER_FILE):
+        location = folder.child(FOLDER, name)
+        if location.exists():
+            return bool(orjson.loads(location.read_bytes())[_IN_ORDER])
     if committed_ranges(folder):  # by a version that always grouped rows by episode
         return False
     _record_order(folder, in_order=may_be)
@@ -143,7 +146,9 @@ def _begins_in_order(folder: Location, may_be: bool) -> bool:
 
 def _discard_order(folder: Location) -> None:
     """Delete what was made of rows in stored order."""
-    clear_dataset(folder, keep=(LOCK, _ORDER_FILE))
+    # The old file stays too: without it, a process that is killed here would leave rows in stored order that the next
+    # one takes for grouped ones.
+    clear_dataset(folder, keep=(LOCK, _ORDER_FILE, _OLD_ORDER_FILE))
     _record_order(folder, in_order=False)
 
 
