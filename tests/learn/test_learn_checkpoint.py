@@ -100,7 +100,7 @@ def test_folder_without_record_is_not_a_checkpoint(run):
     run.train()
     run.save().location.child("checkpoint.json").delete()
     assert run.store.latest().updates == first.updates
-    with pytest.raises(DataError, match=r"checkpoint\.json is missing \(the folder holds learner"):
+    with pytest.raises(DataError, match=r"checkpoint\.json is missing \(the folder contains learner"):
         find_checkpoint(run.store.location.child("checkpoint-000000004"))
 
 

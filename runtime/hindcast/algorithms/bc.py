@@ -58,6 +58,7 @@ class BC(Algorithm):
         losses = distribution.imitation_loss(actions)
         loss = batch_mean(losses, batch)
         metrics = {"policy_loss": loss}
+        # Metrics need no gradients.
         with torch.no_grad():
             if policy.action_head.is_stochastic:
                 metrics["entropy"] = batch_mean(distribution.entropy(), batch)

@@ -109,6 +109,7 @@ class CQL(SAC):
             return Losses({"critics": loss}, metrics)
         gap_weight = cast(LogWeight, nets["gap_weight"])().clamp(max=_MAX_GAP_WEIGHT)
         loss, excess, metrics = self._critic_loss(nets, batch, gap_weight.detach(), *draws)
+        # Half the sum over both critics, as in the authors' code.
         losses = {"critics": loss, "gap_weight": -0.5 * (gap_weight * excess).sum()}
         return Losses(losses, {**metrics, "gap_weight": gap_weight}, joint=True)
 

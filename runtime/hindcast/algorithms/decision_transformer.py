@@ -114,6 +114,7 @@ class DecisionTransformer(Algorithm):
         zeros = window.columns[Columns.REWARDS].new_zeros(window.num_steps + len(window.length))
         _, returns = window_gae(window, zeros, gamma=1.0, lambda_=1.0)
         if self.options.target_return is None:
+            # The best return in the data so far is the default target.
             first_rows = window.length.cumsum(0) - window.length
             cast(ReturnPolicy, nets["policy"]).raise_target_return(returns[first_rows].max())
         return {Columns.RETURNS_TO_GO: returns}

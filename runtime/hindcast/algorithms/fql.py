@@ -126,6 +126,7 @@ class FQL(ActorCritic):
         """Return the flow-matching error `[B, h]`, averaged over an action's elements."""
         vector_field, noise = cast(VectorField, nets["behaviour"]), normal_like(actions, step)
         t = torch.rand((len(actions), 1), generator=step.generator, device=actions.device)
+        # Flow matching (arXiv 2210.02747): a straight path from noise to action has velocity action - noise.
         x_t = (1.0 - t) * noise + t * actions
         velocity = vector_field(vector_field.features(batch), x_t, t)
         errors = (velocity - (actions - noise)).square()

@@ -71,8 +71,8 @@ class MARWILOptions(AlgorithmOptions):
     )
     """Moving-average rate: c² ← (1 - rate)·c² + rate·mean(A²) with each batch."""
     targets_every: Positive | None = 1000
-    """Recompute the returns, which depend on V, every so many updates; null recomputes them only when a new window of
-    the data is entered."""
+    """Updates between two recomputations of the returns, which depend on V; null recomputes them only when a new window
+    of the data is entered."""
 
 
 class MARWIL(Algorithm):

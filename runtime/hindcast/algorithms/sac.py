@@ -74,6 +74,7 @@ class SAC(ActorCritic):
         alpha, update_kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
         with no_weight_grad(nets["critics"]):
             policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), update_kind)
+        # log α rather than α, with which the gradient would be α times this.
         alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
         metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
         yield Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)

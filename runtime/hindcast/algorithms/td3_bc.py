@@ -74,6 +74,7 @@ class TD3(ActorCritic):
         shape = (num_timesteps(batch), *cast(ActionRange, nets["range"]).low.shape)
         noise = torch.randn(shape, generator=step.generator, device=step.generator.device)
         yield self._critic_loss(nets, batch, noise)
+        # The learner has stepped the critics: the policy follows the updated ones.
         if self.update_kind(step.updates):
             with no_weight_grad(nets["critics"]):
                 loss = self._policy_loss(nets, batch)

@@ -278,7 +278,7 @@ def find_checkpoint(path: str | Path | Location) -> Checkpoint:
     """Open a checkpoint.
 
     Args:
-        path: a checkpoint's folder, or a folder of checkpoints, of which the best one is opened, else the latest.
+        path: a checkpoint's folder, or a folder of checkpoints, which opens its best, or its latest if none is marked.
 
     Raises:
         DataError: no checkpoint is there, or it has a newer format or is damaged.

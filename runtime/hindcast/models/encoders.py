@@ -183,6 +183,7 @@ class _OneHot(_LeafEncoder):
         self._rank = rank
         widest = max(sizes)
         possible = torch.arange(widest) < torch.tensor(sizes).unsqueeze(-1)
+        # Indices of possible values; the others pad narrower integers to the width of the widest.
         columns = possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
         self._columns: Tensor | None
         self._starts: Tensor
@@ -211,6 +212,7 @@ class _Image(_LeafEncoder):
         for channels_out, kernel, stride in filters:
             if is_same:
                 across, down = _same_padding(width, kernel, stride), _same_padding(height, kernel, stride)
+                # torch's own padding="same" supports a stride of 1 only.
                 layers.append(nn.ZeroPad2d((*across, *down)))
                 height, width = height + sum(down), width + sum(across)
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1

@@ -88,6 +88,7 @@ class ExportedPolicy(nn.Module):
         for leaf in self._stacked_leaves:
             history, width = inputs[_join(FRAMES_IN, leaf)], observations[leaf].shape[-1]
             observations[leaf] = torch.cat([history[..., width:], observations[leaf]], -1)
+        # Filters take float64 observations as they are; the module computes in float32.
         outputs = self._policy.forward_inference(
             states
             | {

@@ -34,4 +34,5 @@ class GreedyPolicy(RLModule):
         values = self.values(batch)[0]
         best = torch.nn.functional.one_hot(values.argmax(-1), values.shape[-1]).to(values.dtype)
         chances = (1.0 - self.epsilon) * best + self.epsilon / values.shape[-1]
+        # -inf for impossible actions, which Categorical accepts.
         return {Columns.ACTION_DIST_INPUTS: chances.log()}

@@ -182,6 +182,7 @@ class ActionValues(nn.Module):
         self.observations = Features(observation_space, model)
         self._start = int(action_space.start)
         self._quantiles, self._dueling = quantiles, dueling
+        # Dueling: one more output for the state's value.
         outputs = quantiles * (int(action_space.n) + dueling)
         sizes = [self.observations.output_size, *model.fcnet_hiddens, *model.head_fcnet_hiddens]
         self.stack = _build_stack(members, sizes, outputs, model, layer_norm=layer_norm, dropout=dropout)

@@ -91,6 +91,7 @@ def write(contents: PolicyContents) -> dict[str, bytes]:
     """Return the files by name, the description last; the same policy gives the same bytes."""
     module = contents.module
     tensors = {
+        # safetensors refuses tensors that are not contiguous.
         WEIGHTS: safetensors.torch.save({name: t.contiguous() for name, t in module.get_state().items()}),
         STATISTICS: safetensors.numpy.save(contents.preprocessing.state()),
     }
@@ -104,6 +105,7 @@ def write(contents: PolicyContents) -> dict[str, bytes]:
         preprocessing=contents.preprocessing.to_json(),
         checksums={name: hashlib.sha256(data).hexdigest() for name, data in tensors.items()},
     )
+    # Sorted keys: the digest of a policy is the hash of these bytes.
     text = json.dumps(description.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True)
     return {**tensors, DESCRIPTION: text.encode()}
 

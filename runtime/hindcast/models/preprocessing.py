@@ -74,6 +74,7 @@ class FrameStack:
             )
         frames = np.concatenate([previous[..., width:], rows], -1)
         if is_first is not None and is_first.any():
+            # They are frames of the slot's previous episode.
             frames[is_first, ..., :-width] = 0
         return frames
 
@@ -168,6 +169,7 @@ class _Scale:
         return np.minimum(np.maximum(actions, self._low), self._high)
 
     def inverse(self, rows: NDArray[Any]) -> NDArray[Any]:
+        # Elements with equal bounds map to 0.
         half = np.where(self._half == 0, 1, self._half)
         return (rows - self._low) / half - (self._half != 0)
 

@@ -339,6 +339,7 @@ class FreeLogStd(nn.Module):
         computed_columns = [column for column in range(head.inputs_size) if column not in set(free_columns)]
         self.size = len(free_columns)
         self.log_std = nn.Parameter(torch.zeros(self.size))
+        # Not persistent: it follows from the action space.
         self._order: Tensor
         self.register_buffer(
             "_order", torch.tensor(computed_columns + free_columns).argsort(), persistent=False
