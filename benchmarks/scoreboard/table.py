@@ -140,11 +140,11 @@ def judged(results: Path, name: str) -> list[dict[str, Any]]:
 HEAD = f"""# Scoreboard
 
 Every algorithm on data recorded by Hindcast's SAC, and d3rlpy 2.8.1 and RLlib 2.60 on the same files, with the same
-number of updates, batches of {BATCH}, the same networks and learning rates. Only RLlib's critics are larger: they have such
-a network for observations, another one for actions, and two layers of 256 after both. Other options are each library's
-defaults, except those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals). RLlib's
-learners receive batches directly, and its CQL has no warm-up, which never ends in RLlib's own loop. The penalty of
-RLlib's CQL evaluates actions from the next state's policy at the next state. So does Hindcast's with `nextStateGap`;
+number of updates, batches of {BATCH}, the same networks and learning rates. Only RLlib's critics are larger: they have
+such a network for observations, another one for actions, and two layers of 256 after both. Other options are each
+library's defaults, except those in [tasks.py](../benchmarks/scoreboard/tasks.py) and [rivals](../benchmarks/rivals).
+RLlib's learners receive batches directly, and its CQL has no warm-up, which never ends in RLlib's own loop. The penalty
+of RLlib's CQL evaluates actions from the next state's policy at the next state. So does Hindcast's with `nextStateGap`;
 without it, the penalty is the authors', as in d3rlpy.
 
 `python benchmarks/scoreboard` makes the data, the results and this page. Raw results, with the return of every episode,
