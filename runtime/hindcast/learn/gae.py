@@ -28,13 +28,13 @@ def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
     """
     total, decay = values_S.clone(), decay_S.clone()
     decay[-1:] = 0
-    reach = 1
+    span = 1
     # Each pass doubles the steps that `total` sums over; `decay` is the product over the same steps.
-    while reach < len(total) and bool(decay.any()):
-        total[:-reach] += decay[:-reach] * total[reach:].clone()
-        decay[:-reach] *= decay[reach:].clone()
-        decay[-reach:] = 0
-        reach *= 2
+    while span < len(total) and bool(decay.any()):
+        total[:-span] += decay[:-span] * total[span:].clone()
+        decay[:-span] *= decay[span:].clone()
+        decay[-span:] = 0
+        span *= 2
     return total
 
 

@@ -64,5 +64,5 @@ class Group:
         """
         check()
 
-    def broadcast(self, what: Any) -> None:
+    def broadcast(self, value: Any) -> None:
         """Send a JSON value, such as the next command, from the leader to the other learners."""

@@ -79,8 +79,8 @@ class MetricSums:
             for name, value in zip(names, values.tolist(), strict=True):
                 sums[name] = sums.get(name, 0.0) + value
                 counts[name] = counts.get(name, 0) + self._counts[names]
-        if spoilt := _non_finite_names(sums):
-            raise DataError(self._non_finite_message(spoilt, sums))
+        if non_finite := _non_finite_names(sums):
+            raise DataError(self._non_finite_message(non_finite, sums))
         return {name: value / counts[name] for name, value in sums.items()}
 
     def _non_finite_message(self, names: list[str], sums: Mapping[str, float]) -> str:

@@ -144,8 +144,8 @@ class Optimiser:
             raise Misuse(
                 f"returned a loss of optimiser {self._name!r} that depends on none of its parameters"
             )
-        (pieces,) = split_into_chunks(gradients)
-        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(pieces)))
+        (chunks,) = split_into_chunks(gradients)
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(chunks)))
 
     def step(self) -> None:
         """Update the parameters."""

@@ -82,10 +82,10 @@ class Ranks(Group):
         if stop:
             raise interruption or Interrupted("the first learner was asked to stop")
 
-    def broadcast(self, what: Any) -> None:
+    def broadcast(self, value: Any) -> None:
         """See `Group.broadcast`; the other learners `receive` the value. Calls of other learners send nothing."""
         if self.is_leader:
-            self._broadcast_object(what)
+            self._broadcast_object(value)
 
     def receive(self) -> Any:
         """Wait for the value that the leader broadcasts."""

@@ -78,7 +78,7 @@ def value_at(schedule: Curve, timesteps: int) -> float:
 def curve_of(schedule: Curve) -> Callable[[int], float]:
     """Return `value_at` as a function of the timesteps, for schedules that are read in every update."""
     segments = _segments(schedule)
-    starts = [piece.start for piece in segments]
+    starts = [segment.start for segment in segments]
     return lambda timesteps: segments[bisect_right(starts, timesteps) - 1].at(timesteps)
 
 

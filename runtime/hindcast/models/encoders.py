@@ -211,10 +211,13 @@ class _Image(_LeafEncoder):
         is_same = model.conv_padding == "same"
         for channels_out, kernel, stride in filters:
             if is_same:
-                across, down = _same_padding(width, kernel, stride), _same_padding(height, kernel, stride)
+                horizontal, vertical = (
+                    _same_padding(width, kernel, stride),
+                    _same_padding(height, kernel, stride),
+                )
                 # torch's own padding="same" supports a stride of 1 only.
-                layers.append(nn.ZeroPad2d((*across, *down)))
-                height, width = height + sum(down), width + sum(across)
+                layers.append(nn.ZeroPad2d((*horizontal, *vertical)))
+                height, width = height + sum(vertical), width + sum(horizontal)
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             if height < 1 or width < 1:
                 raise SpecError(

@@ -151,8 +151,8 @@ class _ActionsToEnv(nn.Module):
         return torch.minimum(torch.maximum(rows.to(low.dtype), low), high).to(dtype)
 
 
-def _state_port(start: NDArray[Any], follows: str) -> Port:
-    return Port(start.dtype, start.shape, start, follows)
+def _state_port(start: NDArray[Any], next_state: str) -> Port:
+    return Port(start.dtype, start.shape, start, next_state)
 
 
 def _join(root: str, name: str) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 F64 = NDArray[np.float64]
 
 CLIP = 10.0
-_SMALLEST_STD = 1e-8
+_MIN_STD = 1e-8
 
 
 class MeanStdFilter:
@@ -40,7 +40,7 @@ class MeanStdFilter:
         if self.count < 2:
             return np.ones_like(self.mean)
         std = np.sqrt(self._squares / (self.count - 1))
-        return np.where(std > _SMALLEST_STD, std, 1.0)
+        return np.where(std > _MIN_STD, std, 1.0)
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return `[..., *shape]` normalised rows, float32. The statistics do not change."""

@@ -151,9 +151,9 @@ class _Description(BaseModel):
 
     @field_serializer("model")
     def _model_written(self, model: ModelSpec) -> dict[str, Any]:
-        later = ModelSpec.model_fields.keys() - _ALWAYS_WRITTEN
+        later_fields = ModelSpec.model_fields.keys() - _ALWAYS_WRITTEN
         defaults = ModelSpec()
-        left_out = {name for name in later if getattr(model, name) == getattr(defaults, name)}
+        left_out = {name for name in later_fields if getattr(model, name) == getattr(defaults, name)}
         return model.model_dump(mode="json", by_alias=True, exclude=left_out, context=IN_PYTHON)
 
 

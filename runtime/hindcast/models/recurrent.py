@@ -126,9 +126,9 @@ class SlotStates:
         Raises:
             ValueError: the number of slots differs from the previous step's, and not all begin an episode.
         """
-        fresh = self._initial(count)
+        initial_states = self._initial(count)
         if self.is_all_first(is_first):
-            return as_leaves(Columns.STATE_IN, fresh)
+            return as_leaves(Columns.STATE_IN, initial_states)
         num_slots = len(next(iter(self._states.values())))
         if num_slots != count:
             raise ValueError(
@@ -136,10 +136,12 @@ class SlotStates:
             )
         if is_first is None or not is_first.any():
             return as_leaves(Columns.STATE_IN, self._states)
-        begin = torch.from_numpy(is_first).to(next(iter(fresh.values())).device)
+        is_first_tensor = torch.from_numpy(is_first).to(next(iter(initial_states.values())).device)
         states = {
-            name: torch.where(begin.reshape(count, *[1] * (start.dim() - 1)), start, self._states[name])
-            for name, start in fresh.items()
+            name: torch.where(
+                is_first_tensor.reshape(count, *[1] * (start.dim() - 1)), start, self._states[name]
+            )
+            for name, start in initial_states.items()
         }
         return as_leaves(Columns.STATE_IN, states)
 
