@@ -13,12 +13,12 @@ ENV HOME=/home/hindcast \
     PIP_NO_CACHE_DIR=1 \
     PIP_ROOT_USER_ACTION=ignore \
     PIP_DISABLE_PIP_VERSION_CHECK=1
-# The standard library's bytecode: on a read-only root every process would compile it again.
+# Compile the standard library now: on a read-only root every process would do it again.
 RUN python -m compileall -q -x 'site-packages|/tests?/' /usr/local/lib/python3.11
 WORKDIR /home/hindcast
 
 
-# What each image installs, as lists: a change of the code, or of the version, leaves those layers alone.
+# Requirements of each image, as files: a change of the code or the version does not rebuild their layers.
 FROM base AS requirements
 COPY pyproject.toml .
 RUN python -c "import pathlib, tomllib; \
@@ -29,7 +29,7 @@ images = {'operator': ['operator'], 'runtime': ['runtime', 'cluster', 'hdf5', 'm
 for image, names in images.items()]"
 
 
-# The code itself, without what it needs.
+# The code itself, without dependencies.
 FROM base AS package
 ARG PIP_INDEX_URL
 WORKDIR /source
@@ -62,7 +62,7 @@ ARG TORCH=torch
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY constraints.txt /opt/hindcast/
-# torch in a layer of its own: it is most of the image, and changes least. Headers, tests and build tools go.
+# torch has its own layer: it is most of the image and changes least. Headers, tests and build tools are removed.
 RUN pip install --constraint /opt/hindcast/constraints.txt "${TORCH}" \
     && cd /usr/local/lib/python3.11/site-packages/torch \
     && rm -rf test include share \
@@ -71,7 +71,7 @@ COPY --from=requirements /runtime.txt /opt/hindcast/requirements.txt
 RUN pip install --constraint /opt/hindcast/constraints.txt --requirement /opt/hindcast/requirements.txt \
     && cd /usr/local/lib/python3.11/site-packages \
     && rm -rf pyarrow/include pyarrow/tests pyarrow/src pandas/tests numpy/*/tests ray/jars ray/cpp
-# Ray pods: no usage reports; the driver's libraries that the NVIDIA runtime is to mount, beyond its utilities.
+# Ray pods send no usage reports. The NVIDIA runtime mounts the compute libraries only if asked.
 ENV RAY_USAGE_STATS_ENABLED=0 \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     MPLCONFIGDIR=/tmp/matplotlib \

@@ -124,7 +124,7 @@ def test_custom_algorithm_that_builds_a_connector_is_refused(user_module):
 
 
 def test_missing_algorithm_module_is_reported():
-    with pytest.raises(SpecError, match=r"no module 'nowhere'; is it installed"):
+    with pytest.raises(SpecError, match=r"no module 'nowhere'; install it"):
         resolve("nowhere.at.all:Mine")
 
 

@@ -67,7 +67,7 @@ TIMES = ("timers", "time_total_s", "timesteps_per_s")
 
 
 class TestTraining:
-    def test_result_has_the_reference_names(self, walks: Path) -> None:
+    def test_result_has_rllib_names(self, walks: Path) -> None:
         with clone(walks).build_algo() as algo:
             first, second, third = algo.train(), algo.train(), algo.train()
         assert algo.iteration == 3
@@ -80,7 +80,7 @@ class TestTraining:
         assert third["evaluation"] == second["evaluation"]
 
     @pytest.mark.slow
-    def test_held_out_episodes_judge_without_an_environment(self, walks: Path, tmp_path: Path) -> None:
+    def test_held_out_episodes_evaluate_without_an_environment(self, walks: Path, tmp_path: Path) -> None:
         config = (
             clone(walks)
             .evaluation(
@@ -102,14 +102,14 @@ class TestTraining:
             assert again.evaluate_offline() == expected
             assert again.train()["evaluation"]["offline"]["training_iteration"] == 4
 
-    def test_without_held_out_episodes_there_is_nothing_to_judge_by(self, walks: Path) -> None:
+    def test_evaluate_offline_without_held_out_episodes_raises(self, walks: Path) -> None:
         with (
             clone(walks).build_algo() as algo,
             pytest.raises(SpecError, match="offline_evaluation_held_out is m"),
         ):
             algo.evaluate_offline()
 
-    def test_what_only_plays_has_no_held_out_episodes(self) -> None:
+    def test_online_algorithm_with_held_out_episodes_raises(self) -> None:
         config = expert().evaluation(offline_evaluation_interval=1, offline_evaluation_held_out=0.1)
         with pytest.raises(
             SpecError, match=r"^offline_evaluation_interval does not apply to PPO, which learns from"
@@ -117,7 +117,7 @@ class TestTraining:
             config.build_algo()
 
     @pytest.mark.slow
-    def test_evaluation_beside_training_belongs_to_the_iteration_before(self, walks: Path) -> None:
+    def test_parallel_evaluation_belongs_to_previous_iteration(self, walks: Path) -> None:
         config = clone(walks).evaluation(evaluation_parallel_to_training=True)
         with clone(walks).build_algo() as algo:
             expected = [algo.train() for _ in range(3)][-1]["evaluation"]
@@ -126,20 +126,20 @@ class TestTraining:
         assert "evaluation" not in results[1]
         assert results[2]["evaluation"] == expected
 
-    def test_online(self) -> None:
+    def test_online_training_improves(self) -> None:
         with expert().build_algo() as algo:
             result = algo.train()
             assert "evaluation" not in result
             assert result["num_env_steps_sampled_lifetime"] == 64
             assert algo.evaluate()["env_runners"]["num_episodes"] == 10
 
-    def test_online_evaluates_at_its_interval(self) -> None:
+    def test_online_training_evaluates_at_its_interval(self) -> None:
         with expert().evaluation(evaluation_interval=2, evaluation_duration=3).build_algo() as algo:
             first, second = algo.train(), algo.train()
         assert "evaluation" not in first
         assert second["evaluation"]["env_runners"]["num_episodes"] == 3
 
-    def test_without_an_environment(self, walks: Path) -> None:
+    def test_training_without_environment_uses_spaces(self, walks: Path) -> None:
         config = (
             BCConfig()
             .environment(observation_space=Walk.observation_space, action_space=Walk.action_space)
@@ -150,23 +150,23 @@ class TestTraining:
             with pytest.raises(SpecError, match="env is missing"):
                 algo.evaluate()
 
-    def test_config_is_its_own(self, walks: Path) -> None:
+    def test_later_changes_of_config_have_no_effect(self, walks: Path) -> None:
         config = clone(walks)
         with config.build_algo() as algo:
             config.training(lr=9.0)
             assert algo.config["lr"] == 1e-2
 
-    def test_config_is_frozen_once_built(self, walks: Path) -> None:
+    def test_config_after_build_is_frozen(self, walks: Path) -> None:
         with clone(walks).build_algo() as algo, pytest.raises(SpecError, match="the config is frozen"):
             algo.config.lr = 9.0
 
-    def test_environment_may_be_given_when_built(self) -> None:
+    def test_build_algo_accepts_an_environment(self) -> None:
         frozen = expert()
         frozen.freeze()
         with frozen.build(env=Walk) as algo:
             assert algo.config.env is Walk
 
-    def test_data_without_next_observations_name_the_options_that_take_them(self, tmp_path: Path) -> None:
+    def test_data_without_next_observations_name_the_options_that_accept_them(self, tmp_path: Path) -> None:
         rows = [
             {"eps_id": "a", "t": t, "obs": [0.1 * t] * 4, "actions": t % 2, "rewards": 1.0}
             | {"terminated": False, "truncated": t == 4}
@@ -185,9 +185,7 @@ class TestTraining:
         with pytest.raises(SpecError, match=r"""input_prepare\["gaps"\] is 'Cut'"""):
             config.offline_data(input_prepare={"gaps": "Cut"}).validate()
 
-    def test_options_without_effect_are_warned_of(
-        self, walks: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_options_without_effect_are_noted(self, walks: Path, caplog: pytest.LogCaptureFixture) -> None:
         config = clone(walks).env_runners(batch_mode="complete_episodes")
         config.offline_data(map_batches_kwargs={"concurrency": 2, "zero_copy_batch": True})
         with config.build_algo() as algo:
@@ -195,7 +193,7 @@ class TestTraining:
             assert said == algo.notes == config.replaced_options
         assert [line.split(":")[0] for line in said] == ["batch_mode", *["map_batches_kwargs"] * 2]
 
-    def test_options_that_the_networks_do_not_have_are_warned_of(self, walks: Path, tmp_path: Path) -> None:
+    def test_options_that_networks_lack_are_noted(self, walks: Path, tmp_path: Path) -> None:
         model = DefaultModelConfig(fcnet_hiddens=[8], log_std_min=-3.0, frame_stack=2)
         told = ["model_config.log_std_min has no effect: the policy has no standard deviations"]
         training = clone(walks).rl_module(model_config=model)
@@ -205,7 +203,7 @@ class TestTraining:
                 assert algo.notes[: len(told)] == told
                 assert not [note for note in algo.notes if "vf_share_layers" in note]
 
-    def test_a_padding_that_filters_say_is_not_warned_of(self, walks: Path) -> None:
+    def test_padding_of_filters_is_not_noted(self, walks: Path) -> None:
         """Without images: nobody gave conv_padding, which follows from conv_filters."""
         with clone(walks).rl_module(model_config={"conv_filters": [[4, 3, 1]]}).build_algo() as algo:
             said = [note for note in algo.notes if "conv_" in note]
@@ -213,7 +211,7 @@ class TestTraining:
         with clone(walks).rl_module(model_config={"conv_padding": "same"}).build_algo() as algo:
             assert "model_config.conv_padding has no effect: no observation is an image" in algo.notes
 
-    def test_training_on_data_says_once_that_it_does_not_record(self, walks: Path, tmp_path: Path) -> None:
+    def test_training_on_data_with_output_is_noted_once(self, walks: Path, tmp_path: Path) -> None:
         with clone(walks).offline_data(output=str(tmp_path / "out")).build_algo() as algo:
             before = list(algo.notes)
             algo.train()
@@ -222,13 +220,13 @@ class TestTraining:
             "output: only evaluate() adds episodes to the dataset; train() records none"
         ]
 
-    def test_notes_say_what_this_machine_has_not(self, walks: Path) -> None:
+    def test_notes_name_missing_devices(self, walks: Path) -> None:
         with clone(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
             assert "num_learners: only sets the size of a batch on one machine" in algo.notes[0]
 
 
 class TestCheckpoints:
-    def test_hundred_updates_are_fifty_and_fifty(self, walks: Path, tmp_path: Path) -> None:
+    def test_resume_after_half_the_updates_repeats_the_other_half(self, walks: Path, tmp_path: Path) -> None:
         with clone(walks).build_algo() as whole:
             results = [whole.train() for _ in range(10)]
             final = weights(whole)
@@ -246,7 +244,7 @@ class TestCheckpoints:
         assert [without_times(result) for result in again] == [without_times(r) for r in results[5:]]
 
     @pytest.mark.slow
-    def test_evaluation_under_way_is_repeated(self, walks: Path, tmp_path: Path) -> None:
+    def test_resume_repeats_a_running_evaluation(self, walks: Path, tmp_path: Path) -> None:
         config = clone(walks).evaluation(evaluation_parallel_to_training=True)
         with config.build_algo() as algo:
             for _ in range(2):
@@ -257,7 +255,7 @@ class TestCheckpoints:
             algo.restore_from_path(path)
             assert algo.train()["evaluation"] == expected
 
-    def test_online_goes_on_exactly(self, tmp_path: Path) -> None:
+    def test_resume_of_online_training_is_exact(self, tmp_path: Path) -> None:
         with expert().build_algo() as algo:
             algo.train()
             path = algo.save_to_path(tmp_path / "ck")
@@ -267,19 +265,19 @@ class TestCheckpoints:
             assert without_times(algo.train()) == without_times(expected)
             assert same(weights(algo), final)
 
-    def test_folder_is_made_where_none_is_given(self) -> None:
+    def test_save_without_path_creates_a_folder(self) -> None:
         with expert().build_algo() as algo:
             path = algo.save_to_path()
             assert Policy.load(path).digest == algo.get_policy().digest
 
-    def test_an_earlier_checkpoint_is_overwritten_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_save_overwrites_only_a_checkpoint(self, tmp_path: Path) -> None:
         with expert().build_algo() as algo:
             algo.save_to_path(tmp_path / "ck")
             algo.train()
             algo.save_to_path(tmp_path / "ck")
             (tmp_path / "mine").mkdir()
             (tmp_path / "mine" / "notes.txt").write_text("mine")
-            with pytest.raises(DataError, match=r"holds notes\.txt and is not a checkpoint"):
+            with pytest.raises(DataError, match=r"contains notes\.txt and is not a checkpoint"):
                 algo.save_to_path(tmp_path / "mine")
         assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
         with expert().build_algo() as algo:
@@ -304,14 +302,14 @@ class TestComponents:
             f"{COMPONENT_LEARNER_GROUP}/{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}/default_policy",
         ],
     )
-    def test_policy_alone(self, saved: Path, component: str) -> None:
+    def test_restore_of_policy_keeps_optimisers(self, saved: Path, component: str) -> None:
         with expert().build_algo() as algo:
             algo.restore_from_path(saved, component=component)
             assert algo.iteration == 0
             assert algo.get_policy().digest == Policy.load(saved).digest
             assert algo.get_module(DEFAULT_MODULE_ID) is algo.get_policy().module
 
-    def test_policy_alone_with_its_target_network(self, walks: Path, tmp_path: Path) -> None:
+    def test_restore_of_policy_resets_target_network(self, walks: Path, tmp_path: Path) -> None:
         def config(seed: int) -> DQNConfig:
             return DQNConfig().environment("toy_environments:Walk").debugging(seed=seed)
 
@@ -323,18 +321,18 @@ class TestComponents:
             for name, tensor in policy.values.state_dict().items():
                 assert torch.equal(target.state_dict()[name], tensor), name
 
-    def test_learner(self, saved: Path) -> None:
+    def test_restore_of_learner_includes_optimisers(self, saved: Path) -> None:
         with expert().build_algo() as algo:
             algo.restore_from_path(saved, component=COMPONENT_LEARNER)
             assert algo.iteration == 0
             assert algo._trainer.learner.updates == 4
 
-    def test_module_folder_serves_too(self, saved: Path) -> None:
+    def test_restore_accepts_a_module_folder(self, saved: Path) -> None:
         with expert().build_algo() as algo:
             algo.restore_from_path(saved / "module", component=COMPONENT_RL_MODULE)
             assert algo.get_policy().digest == Policy.load(saved).digest
 
-    def test_clone_takes_an_experts_policy(self, saved: Path, tmp_path: Path) -> None:
+    def test_clone_restores_policy_of_expert(self, saved: Path, tmp_path: Path) -> None:
         config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
         with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
             algo.restore_from_path(saved, component=COMPONENT_RL_MODULE)
@@ -343,9 +341,7 @@ class TestComponents:
             with pytest.raises(SpecError, match="BC has nothing to train on"):
                 algo.train()
 
-    def test_expert_starts_from_a_clone_with_a_value_head_of_its_own(
-        self, saved: Path, tmp_path: Path
-    ) -> None:
+    def test_expert_from_clone_keeps_its_value_head(self, saved: Path, tmp_path: Path) -> None:
         config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
         with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
             algo.save_to_path(tmp_path / "clone")
@@ -366,7 +362,7 @@ class TestComponents:
             (lambda c: c.environment("CartPole-v1", clip_actions=True), "clipActions False between"),
         ],
     )
-    def test_another_policy_is_refused(self, saved: Path, change: Any, sentence: str) -> None:
+    def test_restore_of_other_policy_raises(self, saved: Path, change: Any, sentence: str) -> None:
         with change(expert()).build_algo() as algo:
             before = weights(algo)
             for component in (COMPONENT_RL_MODULE, None):
@@ -375,13 +371,13 @@ class TestComponents:
                 assert sentence in str(error.value)
             assert same(weights(algo), before)
 
-    def test_nothing_is_restored_silently(self, saved: Path, tmp_path: Path, walks: Path) -> None:
+    def test_restore_of_unknown_parts_raises(self, saved: Path, tmp_path: Path, walks: Path) -> None:
         with expert().build_algo() as algo:
             with pytest.raises(DataError, match="there is no checkpoint at"):
                 algo.restore_from_path(tmp_path / "none", component=COMPONENT_RL_MODULE)
             with pytest.raises(DataError, match="there is no complete checkpoint at"):
                 algo.restore_from_path(saved.parent / "ck" / "module")
-            with pytest.raises(SpecError, match="component is 'env_runner', which checkpoints do not have"):
+            with pytest.raises(SpecError, match="component is 'env_runner', which is not in checkpoints"):
                 algo.restore_from_path(saved, component="env_runner")
             with pytest.raises(SpecError, match="the only module is"):
                 algo.get_module("other")
@@ -410,7 +406,7 @@ class TestReferenceNames:
                 assert second.iteration == 1
                 assert same(weights(second), expected)
 
-    def test_checkpoint_holds_its_config(self, walks: Path, tmp_path: Path) -> None:
+    def test_checkpoint_contains_its_config(self, walks: Path, tmp_path: Path) -> None:
         env_config = {"longest": 8}
         with clone(walks).environment(env_config=env_config).build_algo() as first:
             env_config["longest"] = 3
@@ -422,7 +418,7 @@ class TestReferenceNames:
             assert second.config.env_config == {"longest": 8}
             assert without_times(second.train()) == expected
 
-    def test_checkpoint_without_its_config(self, tmp_path: Path) -> None:
+    def test_from_checkpoint_without_config_raises(self, tmp_path: Path) -> None:
         config = expert().environment(env_config={"render_mode": object()})
         saved = tmp_path / "saved"
         with expert().build_algo() as algo:
@@ -435,14 +431,14 @@ class TestReferenceNames:
         with RunningAlgorithm.from_checkpoint(saved, expert()) as algo:
             assert algo.iteration == 0
 
-    def test_offline_data_are_there_where_it_trains_on_data(self, walks: Path) -> None:
+    def test_offline_data_exists_only_with_data(self, walks: Path) -> None:
         with clone(walks).build_algo() as algo:
             assert algo.offline_data is not None
             assert algo.offline_data.batch_size == 16
         with expert().build_algo() as algo:
             assert algo.offline_data is None
 
-    def test_others_say_what_does_their_work(self) -> None:
+    def test_removed_attributes_name_their_replacement(self) -> None:
         with expert().build_algo() as algo:
             with pytest.raises(SpecError, match=r"workers does not exist: env_runner_group"):
                 algo.workers.foreach_worker(print)
@@ -453,7 +449,7 @@ class TestReferenceNames:
 
 
 class TestGroups:
-    def test_the_learner_gives_and_takes_weights(self, walks: Path) -> None:
+    def test_learner_group_gets_and_sets_weights(self, walks: Path) -> None:
         with clone(walks).build_algo() as algo:
             before = algo.learner_group.get_weights()
             algo.train()
@@ -466,14 +462,14 @@ class TestGroups:
             algo.learner_group.set_weights(before)
             assert same(weights(algo), before["default_policy"])
 
-    def test_weights_of_something_else_are_refused_in_a_sentence(self, walks: Path) -> None:
+    def test_set_weights_of_other_module_raises(self, walks: Path) -> None:
         with clone(walks).build_algo() as algo:
             with pytest.raises(SpecError, match="weights are for other: the only module is 'default_policy'"):
                 algo.learner_group.set_weights({"other": {}})
-            with pytest.raises(SpecError, match="weights belong to another model: "):
+            with pytest.raises(SpecError, match="the weights do not match this model: "):
                 algo.learner_group.set_weights({"default_policy": {}})
 
-    def test_the_runner_plays_whole_episodes_on_and_on(self) -> None:
+    def test_local_env_runner_plays_whole_episodes(self) -> None:
         with expert().build_algo() as algo, expert().build_algo() as again:
             runner = algo.env_runner_group.local_env_runner
             first, second = runner.sample(num_episodes=2), runner.sample(num_episodes=1)
@@ -492,14 +488,14 @@ class TestInitialCheckpoint:
         config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
         return config.offline_data(output=str(folder / "out"))
 
-    def test_gives_an_expert_its_weights(self, tmp_path: Path) -> None:
+    def test_initial_checkpoint_sets_weights_of_expert(self, tmp_path: Path) -> None:
         with expert().debugging(seed=5).build_algo() as algo:
             algo.save_to_path(tmp_path / "saved")
             expected = weights(algo)
         with expert().training(initial_checkpoint=str(tmp_path / "saved")).build_algo() as algo:
             assert same(weights(algo), expected)
 
-    def test_gives_a_recorded_policy_its_weights(self, tmp_path: Path) -> None:
+    def test_initial_checkpoint_sets_weights_of_recorded_policy(self, tmp_path: Path) -> None:
         with self.recorder(tmp_path).debugging(seed=5).build_algo() as algo:
             algo.save_to_path(tmp_path / "saved")
             expected = weights(algo)
@@ -507,7 +503,7 @@ class TestInitialCheckpoint:
         with config.build_algo() as algo:
             assert same(weights(algo), expected)
 
-    def test_that_is_not_there(self, walks: Path, tmp_path: Path) -> None:
+    def test_missing_initial_checkpoint_raises(self, walks: Path, tmp_path: Path) -> None:
         for config in (expert(), self.recorder(tmp_path), clone(walks)):
             config.training(initial_checkpoint="DOES_NOT_EXIST")
             with pytest.raises(DataError, match=r"(initialCheckpoint|initial_checkpoint): .*DOES_NOT_EXIST"):
@@ -515,10 +511,10 @@ class TestInitialCheckpoint:
 
 
 class TestEnvironments:
-    def test_importable_class_is_known_by_its_path(self, walks: Path) -> None:
+    def test_importable_class_has_its_import_path(self, walks: Path) -> None:
         assert clone(walks).to_resource().spec.environment.id == "toy_environments:Walk"
 
-    def test_local_class_works_here(self) -> None:
+    def test_local_class_works_in_this_process(self) -> None:
         class Local(Walk):
             """Not to be imported."""
 
@@ -528,7 +524,7 @@ class TestEnvironments:
                 assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4
 
     @pytest.mark.slow
-    def test_local_class_is_sent_to_the_processes_that_evaluate(self, walks: Path) -> None:
+    def test_local_class_is_registered_in_evaluation_processes(self, walks: Path) -> None:
         class Sent(Walk):
             """Not to be imported."""
 
@@ -542,12 +538,12 @@ class TestEnvironments:
         with pytest.raises(SpecError, match="Sent cannot be imported by name"):
             config.to_resource()
 
-    def test_two_local_classes_of_one_name(self) -> None:
+    def test_local_classes_of_one_name_are_distinct(self) -> None:
         made = [type("Twin", (Walk,), {"action_space": gym.spaces.Discrete(n)}) for n in (2, 5)]
         plans = [expert().environment(each).plan().training for each in made]
         assert plans[0].spec.environment.id != plans[1].spec.environment.id
 
-    def test_registered_creator_gets_its_config_as_one_dictionary(self) -> None:
+    def test_registered_creator_gets_env_config_as_one_dictionary(self) -> None:
         register_env("walk-by-name", lambda config: Walk(**config))
         with expert().environment("walk-by-name", env_config={"longest": 4}).build_algo() as algo:
             assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4
@@ -555,13 +551,13 @@ class TestEnvironments:
         with expert().environment("walk-by-name").build_algo() as algo:
             assert algo.evaluate()["env_runners"]["episode_len_mean"] == 20
 
-    def test_registered_name_travels_with_the_config(self) -> None:
+    def test_registered_name_is_portable_with_the_config(self) -> None:
         register_env("walk-that-travels", Walk)
         options = expert().environment("walk-that-travels").to_dict()
         assert options["env"].creator is Walk
         restored = PPOConfig().update_from_dict(options).offline_data(output="o").to_resource()
         assert restored.spec.environment.id == "walk-that-travels"
 
-    def test_name_of_gymnasiums_own_is_taken(self) -> None:
+    def test_register_env_with_gymnasium_name_raises(self) -> None:
         with pytest.raises(SpecError, match="Gymnasium already has an environment 'CartPole-v1'"):
             register_env("CartPole-v1", Walk)

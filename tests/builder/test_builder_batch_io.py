@@ -93,7 +93,7 @@ class Raising(Reader):
         raise KeyError("obs")
 
 
-def test_a_batch_is_columns_and_rows() -> None:
+def test_sample_batch_has_columns_and_rows() -> None:
     builder = SampleBatchBuilder()
     builder.add_batch(built(0))
     batch = builder.build_and_reset()
@@ -109,12 +109,12 @@ def test_a_batch_is_columns_and_rows() -> None:
     assert nested["obs"]["a"].shape == (2, 2)
     with pytest.raises(DataError, match="differ in length: "):
         SampleBatch(obs=[1, 2], t=[0])
-    with pytest.raises(DataError, match="batches differ in columns"):
+    with pytest.raises(DataError, match="batches have different columns"):
         SampleBatch.concat_samples([built(0), SampleBatch(t=[0])])
 
 
 @pytest.mark.parametrize("packed", [("obs", "new_obs"), (), ("rewards", "obs")])
-def test_what_is_written_is_read_and_trained_on(tmp_path: Path, packed: tuple[str, ...]) -> None:
+def test_written_batches_are_read_and_trained_on(tmp_path: Path, packed: tuple[str, ...]) -> None:
     writer = JsonWriter(tmp_path / "out", compress_columns=packed)
     batches = [built(episode) for episode in range(4)]
     for batch in batches:
@@ -135,7 +135,7 @@ def test_what_is_written_is_read_and_trained_on(tmp_path: Path, packed: tuple[st
         assert algo.train()["num_env_steps_trained_lifetime"] == 8
 
 
-def test_files_are_of_a_size_and_nobody_elses(tmp_path: Path, memory: str) -> None:
+def test_writer_limits_file_size_and_shares_no_file(tmp_path: Path, memory: str) -> None:
     for _ in range(2):
         writer = JsonWriter(tmp_path, max_file_size=2000)
         for episode in range(4):
@@ -150,19 +150,19 @@ def test_files_are_of_a_size_and_nobody_elses(tmp_path: Path, memory: str) -> No
     assert [batch["eps_id"][0] for batch in JsonReader(memory)] == [0, 1, 2]
 
 
-def test_any_dataset_is_read_as_batches(tmp_path: Path) -> None:
+def test_dataset_reader_reads_any_dataset(tmp_path: Path) -> None:
     record(recording(tmp_path / "walks", duration={"episodes": 4}))
     batches = list(DatasetReader(str(tmp_path / "walks")))
     assert len(batches) == 4
     for batch in batches:
         assert np.array_equal(batch["obs"][1:], batch["new_obs"][:-1])
         assert batch["terminateds"].tolist() == [*[False] * (len(batch) - 1), True]
-    with pytest.raises(DataError, match="was given a int, expected a path"):
+    with pytest.raises(DataError, match="data is a int, expected a path"):
         DatasetReader(3)
 
 
 @pytest.mark.parametrize("name", ["own-reader", None])
-def test_a_reader_of_ones_own_is_an_input(name: str | None) -> None:
+def test_custom_reader_is_an_input(name: str | None) -> None:
     given: Any = Reader
     if name is not None:
         register_input(name, given)
@@ -175,7 +175,7 @@ def test_a_reader_of_ones_own_is_an_input(name: str | None) -> None:
     assert not folder.exists()
 
 
-def test_a_reader_with_its_share(tmp_path: Path) -> None:
+def test_custom_reader_has_its_weight(tmp_path: Path) -> None:
     JsonWriter(tmp_path / "out").write(built(7))
     shares = {Reader: 0.25, str(tmp_path / "out"): 0.75}
     with bc().offline_data(input_=shares, dataset_num_iters_per_learner=4).build_algo() as algo:
@@ -192,7 +192,7 @@ def test_a_reader_with_its_share(tmp_path: Path) -> None:
         (lambda ioctx: 1 / 0, UserCodeError, "the reader of input_ raised ZeroDivisionError"),
     ],
 )
-def test_a_wrong_reader_is_a_sentence(
+def test_invalid_reader_raises(
     reader: Callable[[Any], Any], error: type[Exception], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "MAX_TIMESTEPS", 100)
@@ -229,7 +229,7 @@ def written_by(output: Any) -> PPOConfig:
 
 
 @pytest.mark.parametrize("output", [Writer, lambda given: Writer(ioctx=given)])
-def test_a_custom_writer_receives_each_recorded_episode_once(output: Any) -> None:
+def test_custom_writer_receives_each_episode_once(output: Any) -> None:
     with written_by(output).build_algo() as algo:
         folder = Path(algo.config.output)
         returns = sum(algo.evaluate()["env_runners"]["episode_return_mean"] * 3 for _ in range(2))
@@ -241,12 +241,12 @@ def test_a_custom_writer_receives_each_recorded_episode_once(output: Any) -> Non
     assert len(Writer.written) == 6
 
 
-def test_a_writer_without_recorded_episodes_receives_nothing() -> None:
+def test_custom_writer_without_episodes_receives_nothing() -> None:
     written_by(Writer).build_algo().stop()
     assert Writer.written == []
 
 
-def test_a_wrong_writer_is_a_sentence() -> None:
+def test_invalid_writer_raises() -> None:
     with pytest.raises(
         UserCodeError, match="output made a int, expected an OutputWriter: a class with write"
     ):
@@ -264,20 +264,20 @@ def test_a_wrong_writer_is_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"input_": Reader}, "only build_algo() takes functions that make an InputReader"),
+        ({"input_": Reader}, "only build_algo() accepts functions that make an InputReader"),
         ({"output": Writer}, "for batch in DatasetReader(folder): writer.write(batch)"),
         ({"output": [Writer]}, "expected one path: a recording writes to one folder"),
         ({"output": "logdir"}, "name the folder of the dataset"),
         ({"input_config": {"a": 1}}, "give it to the reader"),
     ],
 )
-def test_what_does_not_apply_says_what_does(options: dict[str, Any], sentence: str) -> None:
+def test_unsupported_options_name_a_remedy(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError) as raised:
         bc().environment(Walk).offline_data(**options).to_resource()
     assert sentence in str(raised.value)
 
 
-def test_no_files(tmp_path: Path) -> None:
+def test_json_reader_without_files_raises(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no JSON files in"):
         JsonReader(str(tmp_path / "empty"))
@@ -286,7 +286,7 @@ def test_no_files(tmp_path: Path) -> None:
         JsonReader(str(tmp_path / "a.json")).next()
 
 
-def test_the_example_of_the_page(tmp_path: Path) -> None:
+def test_example_of_the_docs_page_runs(tmp_path: Path) -> None:
     """`saving_experiences`, on CartPole."""
     builder, writer = SampleBatchBuilder(), JsonWriter(str(tmp_path / "demo-out"))
     environment = gym.make("CartPole-v1")

@@ -81,7 +81,7 @@ def of_builder(algorithm: str, config: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "config"), CASES)
-def test_a_step_beyond_a_bound_is_refused_in_one_sentence(algorithm: str, config: dict[str, Any]) -> None:
+def test_value_beyond_a_bound_raises_one_sentence(algorithm: str, config: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as by_resource:
         of_resource(algorithm, config)
     with pytest.raises(SpecError) as by_builder:

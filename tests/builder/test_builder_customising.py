@@ -127,14 +127,14 @@ def make(observation_space: gym.Space, action_space: gym.Space) -> ConnectorV2:
         lambda *spaces: LearnerConnectorPipeline(connectors=[Scaled(*spaces, scale=3.0)]),
     ],
 )
-def test_a_connector_in_any_form_gives_the_same_batches(walks: Path, given: Any) -> None:
+def test_connector_in_any_form_gives_the_same_batches(walks: Path, given: Any) -> None:
     plain, found = first_batch(trained(walks)), first_batch(trained(walks, learner_connector=given))
     assert torch.equal(found["obs"], 3 * plain["obs"])
     assert found["before"].shape == (16, 3)
     assert {*found} - {*plain} == {"before"}
 
 
-def test_what_connectors_log_is_in_results(walks: Path) -> None:
+def test_results_contain_metrics_of_connectors(walks: Path) -> None:
     with trained(walks, learner_connector=Scaled).build_algo() as algo:
         data = algo.offline_data
         assert data is not None
@@ -142,13 +142,13 @@ def test_what_connectors_log_is_in_results(walks: Path) -> None:
         assert "learner_connector" not in algo.train()  # the data lie in memory, and were read once
 
 
-def test_the_references_override_of_a_pipeline(walks: Path) -> None:
+def test_override_of_build_learner_connector_is_used(walks: Path) -> None:
     plain, found = first_batch(trained(walks)), first_batch(trained(walks, OwnPipeline))
     assert {*found} - {*plain} == {"new_obs"}
     assert torch.equal(found["obs"], plain["obs"])
 
 
-def test_a_piece_behind_the_default_ones_gets_tensors(walks: Path) -> None:
+def test_connector_after_default_ones_gets_tensors(walks: Path) -> None:
     plain = first_batch(trained(walks, OwnPipeline))
     config = trained(walks, OwnPieceAtTheEnd, learner_connector=make)
     found = first_batch(config)
@@ -163,7 +163,7 @@ class ObsAlone(ConnectorV2):
         return batch
 
 
-def test_who_changes_observations_in_the_batch_gives_the_next_ones_too(walks: Path) -> None:
+def test_connector_that_changes_obs_without_new_obs_raises(walks: Path) -> None:
     class Own(DQNConfig):
         def build_learner_connector(self, *args, **kwargs):
             pipeline = super().build_learner_connector(*args, **kwargs)
@@ -203,7 +203,7 @@ def test_metrics_of_a_loss_are_averaged(walks: Path) -> None:
         algo.train()
 
 
-def test_a_learner_class_has_a_loss_of_its_own(walks: Path, tmp_path: Path) -> None:
+def test_learner_class_has_its_own_loss(walks: Path, tmp_path: Path) -> None:
     with trained(walks).build_algo() as algo:
         plain = algo.train()["learners"]["default_policy"]
     config = trained(walks, learner_class=Penalised)
@@ -286,7 +286,7 @@ class Words(OfflinePreLearner):
         return {"episodes": episodes}
 
 
-def test_a_pre_learner_that_makes_batches(tmp_path: Path) -> None:
+def test_prelearner_that_returns_batches_is_trained_on(tmp_path: Path) -> None:
     folder = tmp_path / "text"
     folder.mkdir()
     (folder / "this.txt").write_text("\n".join(LINES))
@@ -348,7 +348,7 @@ def of_sample_batches(folder: Path) -> AlgorithmConfig:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
-def test_what_an_override_makes_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
+def test_prelearner_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
     config = of_sample_batches(tmp_path / "batches").offline_data(input_read_sample_batches=True)
     batch = first_batch(config)
     following = {
@@ -359,9 +359,9 @@ def test_what_an_override_makes_of_sample_batches_is_trained_on(tmp_path: Path) 
     assert set(batch["rewards"].tolist()) == {0.5}
 
 
-def test_sample_batches_that_are_not_named_as_such_are_refused(tmp_path: Path) -> None:
+def test_sample_batches_without_their_option_raise(tmp_path: Path) -> None:
     sentence = (
-        r"batches holds \.json files, and Parquet is read where no other format is named: for SampleBatch JSON give "
+        r"batches holds \.json files, but without a named format only Parquet is read: for SampleBatch JSON give "
         r"input_read_sample_batches=True \(format: SampleBatch\)"
     )
     with pytest.raises(SpecError, match=sentence):
@@ -425,7 +425,7 @@ def saved_arrays(folder: Path) -> tuple[AlgorithmConfig, list[np.ndarray]]:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
-def test_a_function_reads(tmp_path: Path) -> None:
+def test_read_method_may_be_a_function(tmp_path: Path) -> None:
     config, arrays = saved_arrays(tmp_path / "numbers")
     config.offline_data(input_read_method=rows_of_numbers, input_read_method_kwargs={"episodes": 3})
     batch = first_batch(config.training(train_batch_size_per_learner=15))
@@ -442,7 +442,7 @@ def test_a_function_reads(tmp_path: Path) -> None:
 @pytest.mark.minutes
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
-def test_any_method_of_ray_data_reads_by_name_or_in_a_class(tmp_path: Path) -> None:
+def test_ray_data_methods_read_by_name_or_in_a_class(tmp_path: Path) -> None:
     config, arrays = saved_arrays(tmp_path / "numbers")
     config.training(train_batch_size_per_learner=18)
     by_name = config.copy().offline_data(input_read_method="read_numpy", prelearner_class=Single)

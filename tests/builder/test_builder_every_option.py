@@ -42,7 +42,7 @@ NONSENSE: tuple[Any, ...] = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a"
 
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("method", METHODS)
-def test_no_option_does_nothing_silently(kind: str, method: str) -> None:
+def test_option_without_effect_is_noted(kind: str, method: str) -> None:
     given = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
     if method == "evaluation":
         given["evaluation_config"] = {"explore": "recording" not in kind}
@@ -51,7 +51,7 @@ def test_no_option_does_nothing_silently(kind: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", schemas())
-def test_an_option_of_an_algorithm_has_an_effect_unless_it_lacks_another(algorithm: str) -> None:
+def test_algorithm_option_without_effect_is_noted(algorithm: str) -> None:
     for name in algorithm_options(algorithm):
         option = options_of(algorithm)[to_camel(name.rstrip("_"))]
         needed = option.get("x-only-with")
@@ -61,7 +61,7 @@ def test_an_option_of_an_algorithm_has_an_effect_unless_it_lacks_another(algorit
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_no_field_of_the_model_does_nothing_silently(kind: str) -> None:
+def test_model_field_without_effect_is_noted(kind: str) -> None:
     before = effective_options(CONFIGS[kind]().rl_module(model_config={"head_fcnet_hiddens": [5]}))
     for name in OPTIONS["DefaultModelConfig"]:
         given = MODEL_SAMPLES.get(name, (3,))[0]
@@ -77,7 +77,7 @@ def test_no_field_of_the_model_does_nothing_silently(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("name", MAPPED)
-def test_a_wrong_value_is_refused_in_a_sentence(kind: str, name: str) -> None:
+def test_wrong_value_raises_one_sentence(kind: str, name: str) -> None:
     for value in NONSENSE:
         config = CONFIGS[kind]()
         try:

@@ -279,12 +279,12 @@ def recorder() -> PPOConfig:
         ),
         (
             {"off_policy_estimation_methods": {"a": {"type": "dr", "q_model_config": {}}}},
-            r"off_policy_estimation_methods\['a'\] contains 'q_model_config', but only takes type",
+            r"off_policy_estimation_methods\['a'\] contains 'q_model_config', but only accepts type",
         ),
         ({"offline_evaluation_interval": 1}, "exactly one of heldOut, input is needed"),
     ],
 )
-def test_offline_evaluation_that_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> None:
+def test_contradicting_offline_evaluation_raises(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         bc().evaluation(**given).validate()
 
@@ -299,7 +299,7 @@ def test_samples_cover_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.training])
-def test_option_reaches_its_field_of_a_training(name: str) -> None:
+def test_option_sets_its_field_of_a_training(name: str) -> None:
     option, (given, expected, _) = MAPPED[name], SAMPLES[name]
     config = playing() if option.training.startswith("input.sampler") else bc()
     if name == "num_envs_per_env_runner":
@@ -322,7 +322,7 @@ def test_option_reaches_its_field_of_a_training(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.recording])
-def test_option_reaches_its_field_of_a_recording(name: str) -> None:
+def test_option_sets_its_field_of_a_recording(name: str) -> None:
     option, (given, _, expected) = MAPPED[name], SAMPLES[name]
     config = recorder()
     if name == "output_compress_columns":
@@ -335,7 +335,7 @@ def test_option_reaches_its_field_of_a_recording(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODEL_SAMPLES)
-def test_model_field_reaches_its_field(name: str) -> None:
+def test_model_field_sets_its_field(name: str) -> None:
     given, expected = MODEL_SAMPLES[name]
     resource = bc().rl_module(model_config={name: given}).to_resource()
     assert at(resource, OPTIONS["DefaultModelConfig"][name].training) == expected
@@ -357,7 +357,7 @@ REFUSED = [
 ]
 
 
-def test_the_most_particular_option_says_what_is_written() -> None:
+def test_most_specific_output_option_takes_precedence() -> None:
     packed = (
         recorder().offline_data(output_write_episodes=False, output_compress_columns=["obs"]).to_resource()
     )
@@ -371,7 +371,7 @@ def test_the_most_particular_option_says_what_is_written() -> None:
 
 
 @pytest.mark.parametrize(("method", "name"), REPLACED)
-def test_replaced_option_changes_nothing_and_says_so(method: str, name: str) -> None:
+def test_replaced_option_has_no_effect_and_is_noted(method: str, name: str) -> None:
     config = bc()
     before = config.to_resource()
     getattr(config, method)(**{name: {"prefetch_batches": 5} if name == "iter_batches_kwargs" else 3})
@@ -387,7 +387,7 @@ def test_replaced_option_changes_nothing_and_says_so(method: str, name: str) -> 
         ("map_batches_kwargs", {"zero_copy_batch": True}, "shared memory"),
     ],
 )
-def test_a_part_of_an_option_that_changes_nothing_says_so(option: str, given: Any, said: str) -> None:
+def test_entry_without_effect_is_noted(option: str, given: Any, said: str) -> None:
     config = bc().offline_data(**{option: given})
     (line,) = config.replaced_options
     assert line.startswith(f"{option}: {next(iter(given))}: ")
@@ -396,7 +396,7 @@ def test_a_part_of_an_option_that_changes_nothing_says_so(option: str, given: An
 
 
 @pytest.mark.parametrize("form", ["Columns", "Episodes", "JSON", "SampleBatch"])
-def test_columns_to_compress_are_those_of_sample_batches(form: str) -> None:
+def test_output_compress_columns_without_sample_batch_is_noted(form: str) -> None:
     config = recorder().offline_data(output_compress_columns=["obs"], output_format=form)
     said = [line for line in config.replaced_options if line.startswith("output_compress_columns: ")]
     assert bool(said) == (form != "SampleBatch")
@@ -407,11 +407,11 @@ def test_columns_to_compress_are_those_of_sample_batches(form: str) -> None:
     [
         (
             lambda: bc().offline_data(output_compression="zstd"),
-            "output_compression: applies to recordings only, and no",
+            "output_compression: only applies to recordings, but no",
         ),
         (
             lambda: BCConfig().environment("CartPole-v1").offline_data(output="out", window_steps=8),
-            "window_steps: applies to trainings only, and no input_ is given",
+            "window_steps: only applies to trainings, but no input_ is set",
         ),
         (
             lambda: PPOConfig().environment("CartPole-v1").learners(num_gpus_per_learner=1),
@@ -439,26 +439,26 @@ def test_columns_to_compress_are_those_of_sample_batches(form: str) -> None:
         ),
     ],
 )
-def test_option_without_effect_says_why(config: Any, said: str) -> None:
-    (line,) = config().replaced
+def test_option_without_effect_is_noted_with_its_reason(config: Any, said: str) -> None:
+    (line,) = config().replaced_options
     assert line.startswith(said)
 
 
-def test_options_at_their_defaults_say_nothing() -> None:
+def test_options_at_their_defaults_are_not_noted() -> None:
     config = bc().learners(num_learners=0).offline_data(map_batches_kwargs={"num_cpus": 1})
     config.offline_data(materialize_data=True, materialize_mapped_data=True).env_runners(batch_mode=None)
     assert config.replaced_options == []
 
 
 @pytest.mark.parametrize("option", REFUSED, ids=lambda option: f"{option.method}-{option.name}")
-def test_refused_option_says_why(option: Option) -> None:
+def test_refused_option_raises_with_reason(option: Option) -> None:
     with pytest.raises(SpecError, match=option.name) as refusal:
         take(bc(), option, 3)
     assert option.remark in str(refusal.value)
     take(bc(), option, None)
 
 
-def test_refused_model_field_says_why_unless_at_its_default() -> None:
+def test_refused_model_field_raises_unless_at_its_default() -> None:
     with pytest.raises(
         SpecError, match="lstm_use_prev_action is True: the recurrent layer sees observations"
     ):
@@ -468,7 +468,7 @@ def test_refused_model_field_says_why_unless_at_its_default() -> None:
     bc().rl_module(model_config={"lstm_use_prev_action": False}).to_resource()
 
 
-def test_a_recurrent_model_of_rllib() -> None:
+def test_lstm_options_of_rllib_set_the_model() -> None:
     config = bc().training(burnin_len=3).offline_data(prelearner_use_recorded_module_states=True)
     config.rl_module(model_config=DefaultModelConfig(use_lstm=True, lstm_cell_size=64))
     model = config.to_resource().spec.model
@@ -515,7 +515,7 @@ class TestMistakes:
             ),
             (lambda: BCConfig().framework("tf2"), "framework is 'tf2'"),
             (lambda: AlgorithmConfig("CB"), "algorithm is 'CB', which is not an algorithm"),
-            (lambda: AlgorithmConfig(algo_class=object), "AlgorithmConfig does not take algo_class"),
+            (lambda: AlgorithmConfig(algo_class=object), "AlgorithmConfig has no argument algo_class"),
             (
                 lambda: AlgorithmConfig().plan(),
                 "AlgorithmConfig() has no algorithm: start with BCConfig()",
@@ -534,7 +534,7 @@ class TestMistakes:
             (lambda: setattr(BCConfig(), "fcnet_hiddens", [8]), "fcnet_hiddens is a field of rl_module("),
             (
                 lambda: setattr(BCConfig(), "my_param", 3),
-                'your own options belong to an algorithm of your own, AlgorithmConfig("package.module:Class")',
+                'options of your own require a custom algorithm, AlgorithmConfig("package.module:Class")',
             ),
             (lambda: BCConfig.overrides(lrr=1), "lrr is not an option of a config; did you mean 'lr'?"),
             (lambda: BCConfig().validate(), "input_ is missing"),
@@ -563,7 +563,7 @@ class TestMistakes:
             ),
             (
                 lambda: bc().offline_data(map_batches_kwargs={"concurrency": (1, 2, 3)}).to_resource(),
-                "map_batches_kwargs: concurrency is (1, 2, 3), expected a number, or two: the fewest and the most",
+                "map_batches_kwargs: concurrency is (1, 2, 3), expected a number, or the minimum and maximum",
             ),
             (lambda: bc().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
             (lambda: bc().offline_data(input_filesystem="nfs").to_resource(), "the file system is 'nfs'"),
@@ -573,7 +573,7 @@ class TestMistakes:
             ),
             (
                 lambda: bc().offline_data(input_filesystem=pafs.LocalFileSystem()).to_resource(),
-                "input_filesystem is a LocalFileSystem, which a resource cannot hold: give paths as URIs",
+                "input_filesystem is a LocalFileSystem, which a resource cannot contain: write paths as URIs",
             ),
             (
                 lambda: recorder().offline_data(output_write_method="write_avro").to_resource(),
@@ -616,8 +616,8 @@ class TestMistakes:
             *(
                 (
                     lambda given=given: bc().environment("CartPole-v1", env_config=given).plan(),
-                    f"env_config contains {found}, which a resource cannot hold: use it in the function that you give "
-                    "to register_env",
+                    f"env_config contains {found}, which a resource cannot contain: use it in the function that you "
+                    "pass to register_env",
                 )
                 for given, found in (
                     ({"reward": lambda _: 0.0}, "a function at 'reward'"),
@@ -649,7 +649,7 @@ class TestMistakes:
             ),
             (
                 lambda: bc().offline_data(prelearner_class=type("Mine", (), {})).to_resource(),
-                "Mine cannot be imported by name, and a resource can only hold names",
+                "Mine cannot be imported by name, and a resource can only contain names",
             ),
             (
                 lambda: bc().evaluation(evaluation_duration="auto").to_resource(),
@@ -665,18 +665,18 @@ class TestMistakes:
             ),
         ],
     )
-    def test_is_one_sentence(self, mistake: Any, sentence: str) -> None:
+    def test_mistake_raises_one_sentence(self, mistake: Any, sentence: str) -> None:
         with pytest.raises(SpecError) as error:
             mistake()
         assert sentence in str(error.value)
 
     @pytest.mark.parametrize("name", ["build_env_to_module_connector", "get_default_rl_module_spec"])
-    def test_an_override_that_nothing_calls_is_one_sentence(self, name: str) -> None:
+    def test_unused_override_raises_one_sentence(self, name: str) -> None:
         own = type("Mine", (BCConfig,), {name: lambda *_: None})
         with pytest.raises(SpecError, match=f"^Mine overrides {name}, which is never called: "):
             own()
 
-    def test_are_all_reported_at_once(self) -> None:
+    def test_all_mistakes_are_reported_at_once(self) -> None:
         config = bc().training(lr="fast", grad_clip=-1.0).evaluation(evaluation_interval="often")
         with pytest.raises(SpecError) as error:
             config.to_resource()
@@ -687,7 +687,7 @@ class TestMistakes:
         ]
 
 
-def test_reference_example_is_the_same_as_yaml() -> None:
+def test_rllib_example_equals_yaml() -> None:
     config = (
         BCConfig()
         .environment(env="CartPole-v1")
@@ -726,7 +726,7 @@ def test_reference_example_is_the_same_as_yaml() -> None:
     assert config.to_resource("clone", stop={"episode_return_mean": 450}) == yaml
 
 
-def test_python_spells_lambda_with_an_underscore() -> None:
+def test_lambda_option_has_an_underscore() -> None:
     resource = recorder().training(lambda_=0.9).to_resource()
     assert resource.spec.policy.train.config == {"lambda": 0.9}
 
@@ -750,7 +750,7 @@ FIELD = pc.field
     ],
     ids=str,
 )
-def test_an_expression_of_pyarrow_is_a_filter(expression: Any, terms: list[tuple[str, str, Any]]) -> None:
+def test_pyarrow_expression_becomes_filter_terms(expression: Any, terms: list[tuple[str, str, Any]]) -> None:
     resource = bc().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
     assert [(term.column, term.op, term.value) for term in resource.spec.input[0].filter] == terms
 
@@ -772,19 +772,19 @@ def test_an_expression_of_pyarrow_is_a_filter(expression: Any, terms: list[tuple
     ],
     ids=str,
 )
-def test_another_expression_is_refused_in_one_sentence(expression: Any) -> None:
+def test_unsupported_expression_raises_one_sentence(expression: Any) -> None:
     with pytest.raises(
         SpecError, match=r"(?s)^input_read_method_kwargs: the filter .* is not a list of comparisons"
     ):
         bc().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
 
 
-def test_weights_mix_sources() -> None:
+def test_input_weights_mix_sources() -> None:
     resource = bc().offline_data(input_={"a": 0.4, "b": 0.6}).to_resource()
     assert [(source.path, source.weight) for source in resource.spec.input] == [("a", 0.4), ("b", 0.6)]
 
 
-def test_the_policy_plays_beside_files_or_alone() -> None:
+def test_sampler_with_or_without_files_is_an_input() -> None:
     """As the reference's page of 2019 mixes them."""
     mixed = playing().offline_data(
         input_={"a": 0.4, "b": 0.3, "sampler": 0.3}, input_read_schema={"obs": "o"}
@@ -801,29 +801,29 @@ def test_the_policy_plays_beside_files_or_alone() -> None:
     assert expert.spec.policy.train.algorithm == "DQN"
 
 
-def test_interval_of_data_workers() -> None:
+def test_concurrency_range_sets_data_workers() -> None:
     resource = bc().offline_data(map_batches_kwargs={"concurrency": (2, 6)}).to_resource()
     assert resource.spec.pipeline.data_workers.interval == (2, 6)
 
 
-def test_no_gpus_keep_to_the_cpu() -> None:
+def test_zero_gpus_set_the_cpu() -> None:
     assert bc().learners(num_gpus_per_learner=0).to_resource().spec.learners.device == "cpu"
     assert bc().to_resource().spec.learners.device == "auto"
 
 
-def test_runner_filter_stays_beside_a_model_config() -> None:
+def test_runner_observation_filter_is_kept_with_a_model_config() -> None:
     config = bc().env_runners(observation_filter="MeanStdFilter").rl_module(model_config=DefaultModelConfig())
     assert config.to_resource().spec.model.observation_filter == "meanStd"
 
 
-def test_default_model_config_shares_layers_as_the_reference_does() -> None:
+def test_default_model_config_shares_layers_as_rllib() -> None:
     assert bc().rl_module(model_config=DefaultModelConfig()).to_resource().spec.model.vf_share_layers
     assert not bc().to_resource().spec.model.vf_share_layers
 
 
 class TestModelConfig:
     @pytest.mark.parametrize("name", ["orthogonal_", "orthogonal", torch.nn.init.orthogonal_])
-    def test_an_initialiser_and_its_arguments(self, name: Any) -> None:
+    def test_initialiser_with_arguments_sets_its_field(self, name: Any) -> None:
         given = {"conv_kernel_initializer": name, "conv_kernel_initializer_kwargs": {"gain": 2}}
         config = bc().rl_module(model_config=DefaultModelConfig(**given))
         found = config.to_resource().spec.model.conv_kernel_initializer
@@ -831,7 +831,7 @@ class TestModelConfig:
         again = BCConfig.from_dict(config.to_dict())
         assert again.to_resource() == config.to_resource()
 
-    def test_arguments_without_an_initialiser_are_told(self) -> None:
+    def test_arguments_without_initialiser_are_noted(self) -> None:
         config = bc().rl_module(model_config={"fcnet_bias_initializer_kwargs": {"val": 1}})
         assert config.replaced_options == [
             "model_config: fcnet_bias_initializer_kwargs: has no effect without fcnet_bias_initializer"
@@ -846,14 +846,14 @@ class TestModelConfig:
             ({"conv_filters": None}, "valid"),
         ],
     )
-    def test_filters_say_how_images_are_padded(self, given: dict[str, Any], padding: str) -> None:
+    def test_conv_filters_set_the_padding(self, given: dict[str, Any], padding: str) -> None:
         for config in (given, DefaultModelConfig(**given)):
             assert bc().rl_module(model_config=config).to_resource().spec.model.conv_padding == padding
 
-    def test_heads_are_normalised_as_the_encoder_is(self) -> None:
+    def test_layernorm_of_heads_follows_the_encoder(self) -> None:
         config = bc().rl_module(model_config={"head_fcnet_hiddens": [8], "fcnet_use_layernorm": True})
         assert config.replaced_options == [
-            "model_config: head_fcnet_use_layernorm: heads are normalised where the encoder is"
+            "model_config: head_fcnet_use_layernorm: heads are normalised if the encoder is"
         ]
         config.rl_module(
             model_config=DefaultModelConfig(fcnet_use_layernorm=True, head_fcnet_use_layernorm=True)
@@ -873,17 +873,17 @@ class TestModelConfig:
                 "is 'glorot', which is not an initialiser; expected one of: constant, ",
             ),
             ({"fcnet_kernel_initializer": 3}, "model_config.fcnet_kernel_initializer is 3"),
-            ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder sees all observations"),
+            ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder processes all observations"),
         ],
     )
-    def test_a_mistake_is_one_sentence(self, given: dict[str, Any], sentence: str) -> None:
+    def test_mistake_raises_one_sentence(self, given: dict[str, Any], sentence: str) -> None:
         with pytest.raises(SpecError) as error:
             bc().rl_module(model_config=given).to_resource()
         assert sentence in str(error.value)
 
 
 class TestModuleSpec:
-    def test_options_and_model_config_stand_side_by_side(self) -> None:
+    def test_module_spec_and_model_config_are_combined(self) -> None:
         config = bc().rl_module(
             rl_module_spec=RLModuleSpec("module_toys:Net", {"units": np.int64(9)}),
             model_config={"max_seq_len": 30, "observation_filter": "MeanStdFilter"},
@@ -894,7 +894,7 @@ class TestModuleSpec:
         assert config.plan().model == model
         assert config.replaced_options == []
 
-    def test_rllibs_other_ways_to_name_the_network(self) -> None:
+    def test_other_forms_of_module_spec_are_accepted(self) -> None:
         spec = RLModuleSpec("module_toys:RLlibForm", {"h": 9, "max_seq_len": 7})
         many = MultiRLModuleSpec(rl_module_specs={"default_policy": spec})
         model = bc().rl_module(rl_module_spec=many).to_resource().spec.model
@@ -904,13 +904,13 @@ class TestModuleSpec:
         assert bc().rl_module(rl_module_spec=default).to_resource().spec.model.fcnet_hiddens == [8]
 
     @pytest.mark.parametrize("module_class", [None, Net])
-    def test_a_default_model_config_is_that_of_rl_module(self, module_class: Any) -> None:
+    def test_default_model_config_in_spec_is_that_of_rl_module(self, module_class: Any) -> None:
         spec = RLModuleSpec(module_class, DefaultModelConfig(fcnet_hiddens=[8]))
         assert bc().rl_module(rl_module_spec=spec).to_resource().spec.model.fcnet_hiddens == [8]
         given = bc().rl_module(rl_module_spec=RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
         assert given.to_resource().spec.model.fcnet_hiddens == [8]
 
-    def test_what_follows_from_the_config_is_told(self) -> None:
+    def test_fields_that_follow_from_the_config_are_noted(self) -> None:
         spec = RLModuleSpec(Net, observation_space=OBSERVATIONS, inference_only=True)
         assert [
             line.split(":")[1].strip() for line in bc().rl_module(rl_module_spec=spec).replaced_options
@@ -919,7 +919,7 @@ class TestModuleSpec:
             "inference_only",
         ]
 
-    def test_a_dictionary_holds_it(self) -> None:
+    def test_to_dict_contains_the_module_spec(self) -> None:
         options = bc().rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 9})).to_dict()
         assert options["rl_module_spec"] == {"module_class": "module_toys:Net", "model_config": {"units": 9}}
         again = BCConfig.from_dict(options)
@@ -931,7 +931,7 @@ class TestModuleSpec:
             (3, "rl_module_spec is a int, expected an RLModuleSpec"),
             (
                 RLModuleSpec(type("Mine", (RLModule,), {})),
-                "Mine cannot be imported by name, and a resource can only hold names",
+                "Mine cannot be imported by name, and a resource can only contain names",
             ),
             (RLModuleSpec(Net, {"units": object()}), "model_config of module_toys:Net is not JSON"),
             (RLModuleSpec(Net, catalog_class=object), "there are no catalogs; build the layers in setup()"),
@@ -947,20 +947,20 @@ class TestModuleSpec:
             ({"modul_class": Net}, "modul_class is not a field; did you mean 'module_class'?"),
         ],
     )
-    def test_a_mistake_is_one_sentence(self, spec: Any, sentence: str) -> None:
+    def test_mistake_raises_one_sentence(self, spec: Any, sentence: str) -> None:
         with pytest.raises(SpecError) as error:
             bc().rl_module(rl_module_spec=spec).to_resource()
         assert sentence in str(error.value)
 
 
-def test_copies_are_apart() -> None:
+def test_copies_are_independent() -> None:
     config = bc()
     twin = config.copy().training(lr=1e-2)
     assert twin["lr"] == 1e-2
     assert config.get("lr") is None
 
 
-def test_containers_are_the_configs_own() -> None:
+def test_containers_are_copied_into_the_config() -> None:
     sizes, env_config, model = [8], {"sizes": ({"a": [1]},)}, DefaultModelConfig(fcnet_hiddens=[8])
     config = bc().environment("CartPole-v1", env_config=env_config)
     config.rl_module(model_config={"fcnet_hiddens": sizes})
@@ -978,7 +978,7 @@ def test_containers_are_the_configs_own() -> None:
     assert described.model_config.fcnet_hiddens == given["model_config"]["fcnet_hiddens"] == [8]
 
 
-def test_other_objects_stay_the_same() -> None:
+def test_other_objects_are_not_copied() -> None:
     held, files = object(), pafs.LocalFileSystem()
     config = bc().environment(Net, env_config={"held": [held]}).offline_data(input_filesystem=files)
     for twin in (config, config.copy(), BCConfig.from_dict(config.to_dict())):
@@ -987,7 +987,7 @@ def test_other_objects_stay_the_same() -> None:
         assert twin.input_filesystem is files
 
 
-def test_a_config_class_may_have_an_init_of_its_own() -> None:
+def test_config_subclass_may_override_init() -> None:
     class Small(BCConfig):
         def __init__(self, algo_class: Any = None) -> None:
             super().__init__(algo_class=algo_class)
@@ -1002,7 +1002,7 @@ def test_a_config_class_may_have_an_init_of_its_own() -> None:
     assert Fixed().copy(copy_frozen=True).copy(copy_frozen=False).training(lr=0.1).lr == 0.1
 
 
-def test_all_classes_of_callbacks_are_called() -> None:
+def test_all_callback_classes_are_called() -> None:
     first, second = (f"{CALLING}:Callbacks", f"{CALLING}:on_train_result.builtins.print")
     several = bc().callbacks(first, second).to_resource()
     assert several.spec.callbacks == [first, second]
@@ -1023,7 +1023,7 @@ def test_options_are_attributes() -> None:
     assert pickle.loads(pickle.dumps(config)).lr == 0.5
 
 
-def test_frozen_config_does_not_change() -> None:
+def test_frozen_config_raises_on_changes() -> None:
     config = bc()
     config.freeze()
     for twin in (config, config.copy(), config.copy(copy_frozen=True)):
@@ -1036,13 +1036,13 @@ def test_overrides_are_a_dictionary() -> None:
     assert BCConfig.overrides(explore=False) == {"explore": False}
 
 
-def test_options_without_an_algorithm_go_over_to_one() -> None:
+def test_options_without_algorithm_are_copied_to_one() -> None:
     config = AlgorithmConfig().environment("CartPole-v1").training(lr=0.1).offline_data(input_="data")
     assert config.lr == 0.1
     assert BCConfig.from_dict(config.to_dict()).to_resource() == bc().training(lr=0.1).to_resource()
 
 
-def test_dictionary_and_back() -> None:
+def test_from_dict_inverts_to_dict() -> None:
     config = bc().training(lr=1e-2).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
     options = pickle.loads(pickle.dumps(config.to_dict()))
     assert BCConfig().update_from_dict(options).to_resource() == config.to_resource()
@@ -1050,7 +1050,7 @@ def test_dictionary_and_back() -> None:
         BCConfig().update_from_dict({"imput_": "a"})
 
 
-def test_own_algorithm_takes_any_option() -> None:
+def test_custom_algorithm_accepts_any_option() -> None:
     config = AlgorithmConfig("mine.algorithms:Clone").offline_data(input_="a").training(my_weight=2, lr=0.1)
     assert config.to_resource().spec.custom_config == {"myWeight": 2, "lr": 0.1}
     config.training(frame_stack=4)  # its own, although a model config has a field of that name
@@ -1064,14 +1064,14 @@ def test_own_algorithm_takes_any_option() -> None:
     ("algorithm", "name"),
     [("DecisionTransformer", "grad_clip"), ("MARWIL", "weight_clip"), ("MARWIL", "targets_every")],
 )
-def test_none_turns_off_what_is_on_by_default(algorithm: str, name: str) -> None:
+def test_none_turns_off_an_option_that_is_on_by_default(algorithm: str, name: str) -> None:
     config = AlgorithmConfig(algorithm).environment("CartPole-v1").offline_data(input_="data")
     assert config.training(**{name: None}).to_resource().spec.config == {to_camel(name): None}
     assert config.plan().config == {to_camel(name): None}
     assert bc().training(grad_clip=None).to_resource().spec.config == {}
 
 
-def test_an_option_is_not_told_where_what_it_needs_is_there_by_default() -> None:
+def test_option_with_required_option_by_default_is_not_noted() -> None:
     config = AlgorithmConfig("DecisionTransformer").environment("CartPole-v1").offline_data(input_="data")
     assert config.training(grad_clip_by="norm").replaced_options == []
     said = ["grad_clip_by: has no effect without grad_clip"]
@@ -1079,14 +1079,14 @@ def test_an_option_is_not_told_where_what_it_needs_is_there_by_default() -> None
     assert bc().training(grad_clip_by="global_norm").replaced_options == []
 
 
-def test_own_algorithm_may_have_an_option_that_another_one_is_refused() -> None:
+def test_custom_algorithm_may_have_a_refused_option() -> None:
     config = AlgorithmConfig("mine.algorithms:Clone").offline_data(input_="a").training(noisy=True, v_min=-1)
     assert config.to_resource().spec.custom_config == {"noisy": True, "vMin": -1}
     with pytest.raises(SpecError, match=r"training\(noisy=True\): there are no noisy layers"):
         AlgorithmConfig("DQN").training(noisy=True)
 
 
-def test_refused_option_at_the_references_default_asks_for_nothing() -> None:
+def test_refused_option_at_rllib_default_is_accepted() -> None:
     options = [option for of_method in OPTIONS.values() for option in of_method.values()]
     for option in options:
         if option.default is not None:
@@ -1105,9 +1105,7 @@ def test_refused_option_at_the_references_default_asks_for_nothing() -> None:
         ("MARWIL", {"optimizer": {}, "learner_config_dict": {}, "hiddens": [256], "vf_share_layers": -1}),
     ],
 )
-def test_rllibs_default_of_an_option_that_is_not_here_asks_for_nothing(
-    algorithm: str, options: dict[str, Any]
-) -> None:
+def test_missing_option_at_rllib_default_is_accepted(algorithm: str, options: dict[str, Any]) -> None:
     config = AlgorithmConfig(algorithm).environment("Pendulum-v1").offline_data(input_="data")
     before = config.plan()
     assert config.training(**options).plan() == before
@@ -1125,7 +1123,7 @@ def test_rllibs_default_of_an_option_that_is_not_here_asks_for_nothing(
         ("SAC", {"lrr": None}, "lrr is not an option"),
     ],
 )
-def test_another_value_of_it_is_a_sentence(algorithm: str, options: dict[str, Any], said: str) -> None:
+def test_missing_option_at_another_value_raises(algorithm: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=re.escape(said)):
         AlgorithmConfig(algorithm).environment("Pendulum-v1").training(**options).validate()
 
@@ -1137,17 +1135,17 @@ class TestInputEvaluation:
         "value",
         [["is", "wis"], {"is": {"type": "is"}, "wis": {"type": "WeightedImportanceSampling"}}, ("is", "wis")],
     )
-    def test_estimates_are_made_of_held_out_episodes_in_every_iteration(self, value: Any) -> None:
+    def test_estimates_use_held_out_episodes_in_every_iteration(self, value: Any) -> None:
         found = bc().offline_data(input_evaluation=value).to_resource().spec.evaluation.offline
         assert (found.estimates, found.interval, found.held_out) == (["is", "wis"], 1, 0.1)
 
-    def test_simulation_is_an_evaluation_in_every_iteration(self) -> None:
+    def test_simulation_evaluates_in_every_iteration(self) -> None:
         found = bc().offline_data(input_evaluation="simulation").to_resource().spec.evaluation
         assert (found.interval, found.offline) == (1, None)
         both = bc().offline_data(input_evaluation=["simulation", "dr"]).to_resource().spec.evaluation
         assert (both.interval, both.offline.estimates) == (1, ["dr"])
 
-    def test_what_is_given_directly_takes_precedence(self) -> None:
+    def test_direct_options_take_precedence(self) -> None:
         config = bc().offline_data(input_evaluation=["is", "simulation"])
         config.evaluation(offline_evaluation_input="held", offline_evaluation_interval=5)
         config.evaluation(off_policy_estimation_methods=["dr"], evaluation_interval=2)
@@ -1156,7 +1154,7 @@ class TestInputEvaluation:
         assert (found.offline.held_out, found.offline.input) == (None, ["held"])
 
     @pytest.mark.parametrize("value", [None, [], {}])
-    def test_nothing_is_no_evaluation(self, value: Any) -> None:
+    def test_empty_value_evaluates_nothing(self, value: Any) -> None:
         assert bc().offline_data(input_evaluation=value).to_resource() == bc().to_resource()
 
     @pytest.mark.parametrize(
@@ -1167,17 +1165,17 @@ class TestInputEvaluation:
                 "input_evaluation contains 'counterfactual', expected some of 'simulation', 'is'",
             ),
             (3, "input_evaluation contains '3', expected some of"),
-            ({"a": {"type": "is", "k": 1}}, "input_evaluation['a'] contains 'k', but only takes type"),
+            ({"a": {"type": "is", "k": 1}}, "input_evaluation['a'] contains 'k', but only accepts type"),
         ],
     )
-    def test_another_is_a_sentence(self, value: Any, said: str) -> None:
+    def test_unsupported_value_raises(self, value: Any, said: str) -> None:
         with pytest.raises(SpecError, match=re.escape(said)):
             bc().offline_data(input_evaluation=value).validate()
 
 
 class TestReplayBufferConfig:
     @pytest.mark.parametrize("kind", ["PrioritizedEpisodeReplayBuffer", PrioritizedEpisodeReplayBuffer])
-    def test_priorities_are_the_algorithms(self, kind: Any) -> None:
+    def test_buffer_type_sets_prioritized_replay(self, kind: Any) -> None:
         buffer = {"type": kind, "capacity": 50, "alpha": 0.5, "beta": 0.3}
         spec = playing().training(replay_buffer_config=buffer).to_resource().spec
         assert spec.sampler.capacity == 50
@@ -1190,7 +1188,7 @@ class TestReplayBufferConfig:
         assert config.to_resource().spec.config["prioritizedReplayBeta"] == 0.9
 
     @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
-    def test_draws_are_uniform_without(self, algorithm: str) -> None:
+    def test_buffer_without_priorities_draws_uniformly(self, algorithm: str) -> None:
         config = AlgorithmConfig(algorithm).environment("Pendulum-v1")
         config.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50})
         assert (config.to_resource().spec.sampler.capacity, config.to_resource().spec.config) == (50, {})
@@ -1206,7 +1204,7 @@ class TestReplayBufferConfig:
             ("DQN", 3, "replay_buffer_config is 3, expected a dictionary"),
         ],
     )
-    def test_another_is_a_sentence(self, algorithm: str, value: Any, said: str) -> None:
+    def test_unsupported_value_raises(self, algorithm: str, value: Any, said: str) -> None:
         config = AlgorithmConfig(algorithm).environment("Pendulum-v1").training(replay_buffer_config=value)
         with pytest.raises(SpecError, match=re.escape(said)):
             config.validate()
@@ -1214,7 +1212,7 @@ class TestReplayBufferConfig:
 
 
 class TestEvaluationConfig:
-    def test_a_training_on_data_is_evaluated_in_its_environment(self) -> None:
+    def test_environment_of_evaluation_config_is_used(self) -> None:
         own = {"env": "Acrobot-v1", "env_config": {"size": 2}, "explore": True}
         config = bc().environment(env_config={"size": 1, "wind": 3})
         spec = config.evaluation(evaluation_config=own, evaluation_interval=1).to_resource().spec
@@ -1226,12 +1224,14 @@ class TestEvaluationConfig:
         [
             (playing(), {"env_config": {"a": 1}}, "the policy also plays in this environment to learn"),
             (recorder(), {"env_config": {"a": 1}}, "evaluate elsewhere with custom_evaluation_function"),
-            (bc(), {"gamma": 1}, "contains 'gamma', but only takes explore, env and env_config"),
+            (bc(), {"gamma": 1}, "contains 'gamma', but only accepts explore, env and env_config"),
             (bc(), {"env_config": 3}, "env_config is 3, expected a dictionary"),
             (bc(), 3, "evaluation_config is 3, expected a dictionary"),
         ],
     )
-    def test_what_cannot_be_is_a_sentence(self, config: AlgorithmConfig, value: Any, said: str) -> None:
+    def test_unsupported_evaluation_config_raises(
+        self, config: AlgorithmConfig, value: Any, said: str
+    ) -> None:
         with pytest.raises(SpecError, match=re.escape(said)):
             config.copy().evaluation(evaluation_config=value).validate()
 
@@ -1246,7 +1246,7 @@ class TestEvaluationConfig:
         (bc(), "env_runners", {"num_envs_per_env_runner": "two"}, "num_envs_per_env_runner is 'two' (text)"),
     ],
 )
-def test_a_number_in_words_is_a_sentence(
+def test_number_as_text_raises(
     config: AlgorithmConfig, method: str, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(SpecError, match=re.escape(said)):
@@ -1260,7 +1260,7 @@ def test_a_number_in_words_is_a_sentence(
         ("ImpalaConfig", "Hindcast has no ImpalaConfig: DQN, PPO, SAC learn in an environment, BC, "),
     ],
 )
-def test_config_of_no_algorithm_is_not_imported(name: str, said: str) -> None:
+def test_import_of_unknown_config_raises(name: str, said: str) -> None:
     with pytest.raises(ImportError, match=said):
         exec(f"from hindcast import {name}")
 
@@ -1273,25 +1273,25 @@ def test_config_of_no_algorithm_is_not_imported(name: str, said: str) -> None:
         ("no_such", "no_such is not an option of a config"),
     ],
 )
-def test_method_that_is_not_here_says_what_is(name: str, said: str) -> None:
+def test_removed_method_names_its_replacement(name: str, said: str) -> None:
     assert not hasattr(BCConfig(), name)
     with pytest.raises(SpecError, match=said):
         getattr(BCConfig(), name)()
 
 
-def test_a_config_says_what_it_trains_on() -> None:
+def test_config_reports_whether_it_is_offline() -> None:
     config = BCConfig().training(train_batch_size_per_learner=64).learners(num_learners=3)
     assert (config.total_train_batch_size, config.is_offline) == (192, False)
     assert config.offline_data(input_="data").is_offline
     assert AlgorithmConfig().total_train_batch_size is None
 
 
-def test_page_shows_the_table() -> None:
+def test_docs_page_contains_the_option_table() -> None:
     page = (ROOT / "docs" / "from-rllib.md").read_text()
     assert option_table() in page, "run `make crds`"
 
 
-def test_import_is_light() -> None:
+def test_import_does_not_import_torch() -> None:
     import subprocess
     import sys
 
@@ -1302,7 +1302,7 @@ def test_import_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_algorithm_that_does_not_fit_the_actions_is_no_fault_of_an_option(tmp_path: Path) -> None:
+def test_algorithm_that_does_not_match_actions_names_no_option(tmp_path: Path) -> None:
     config = CQLConfig().environment("CartPole-v1").offline_data(input_=[str(tmp_path)])
     record(recording(tmp_path, environment=CARTPOLE))
     with pytest.raises(SpecError, match=r"^CQL requires continuous actions"):

@@ -46,7 +46,7 @@ def without_heading(code: str) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_only_imports_and_marked_lines_differ(file: Path) -> None:
+def test_examples_differ_only_in_imports_and_marked_lines(file: Path) -> None:
     printed, example = (PRINTED / f"{file.stem}.txt").read_text(), file.read_text()
     is_marked_command = file.suffix == ".sh" and CHANGED in example
     for run in differences(*map(without_heading, (printed, example))):

@@ -76,7 +76,7 @@ def _forget() -> None:
             vars(module).pop(name + suffix, None)
 
 
-def test_the_builder_has_its_config(generated: Path, walks: Path) -> None:
+def test_builder_has_config_of_registered_algorithm(generated: Path, walks: Path) -> None:
     config = hindcast.WeightedConfig().environment(Walk).offline_data(input_=str(walks))
     assert (config.weight, config.lr) == (2.0, 1e-4)
     assert config.training(weight=3).to_resource().spec.config == {"weight": 3}
@@ -90,7 +90,7 @@ def test_the_builder_has_its_config(generated: Path, walks: Path) -> None:
         config.training(weight=0).to_resource()
 
 
-def test_the_resources_and_pages_have_it(generated: Path) -> None:
+def test_resources_and_pages_contain_registered_algorithm(generated: Path) -> None:
     crds = {
         name: YAML(typ="safe").load(generated / f"crds/hindcast.dev_{name}.yaml")["spec"]["versions"][0]
         for name in ("offlinetrainings", "offlinerecordings")
@@ -108,7 +108,9 @@ def test_the_resources_and_pages_have_it(generated: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "sentence"), [({"weight": 3}, None), ({"weight": "much"}, "spec.config.weight is 'much'")]
 )
-def test_a_file_may_name_it(generated: Path, config: dict[str, Any], sentence: str | None) -> None:
+def test_resource_may_name_registered_algorithm(
+    generated: Path, config: dict[str, Any], sentence: str | None
+) -> None:
     resource = {
         "apiVersion": "hindcast.dev/v1alpha1",
         "kind": "OfflineTraining",
@@ -127,12 +129,12 @@ def test_a_file_may_name_it(generated: Path, config: dict[str, Any], sentence: s
         validate_resource(resource)
 
 
-def test_tune_has_its_trainable(generated: Path) -> None:
+def test_tune_has_trainable_of_registered_algorithm(generated: Path) -> None:
     assert trainable.Weighted.algorithm == "Weighted"
     assert pickle.loads(pickle.dumps(trainable.Weighted)) is trainable.Weighted
 
 
-def test_it_trains(generated: Path, walks: Path) -> None:
+def test_registered_algorithm_trains(generated: Path, walks: Path) -> None:
     config = hindcast.WeightedConfig().environment(Walk).training(train_batch_size_per_learner=16)
     config.offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
     with config.rl_module(model_config={"fcnet_hiddens": [8]}).build_algo() as algo:
@@ -141,7 +143,7 @@ def test_it_trains(generated: Path, walks: Path) -> None:
     assert result["learners"]["default_policy"]["weighed"] == 1.0
 
 
-def test_one_that_learns_online_trains(generated: Path) -> None:
+def test_registered_online_algorithm_trains(generated: Path) -> None:
     config = hindcast.SamplingConfig().environment(Walk).rl_module(model_config={"fcnet_hiddens": [8]})
     config.training(train_batch_size_per_learner=16, minibatch_size=16, num_epochs=1)
     with config.env_runners(num_envs_per_env_runner=4).build_algo() as algo:

@@ -22,33 +22,33 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_a_name_of_rllibs_is_ours(name: str) -> None:
+def test_rllib_name_is_the_hindcast_object(name: str) -> None:
     assert getattr(hindcast, name) is getattr(hindcast, SAME[name])
 
 
 @pytest.mark.parametrize("name", sorted(hindcast._public()))
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(hindcast, name) is not None
     assert name in dir(hindcast)
 
 
 @pytest.mark.parametrize("name", REPLACEMENTS)
-def test_another_name_says_what_to_write(name: str) -> None:
+def test_unsupported_name_names_its_replacement(name: str) -> None:
     with pytest.raises(ImportError, match=rf"^Hindcast has no {name}: .*[^.]\.$"):
         exec(f"from hindcast import {name}")
 
 
-def test_run_config_is_tunes() -> None:
+def test_run_config_is_that_of_tune() -> None:
     with pytest.raises(ImportError, match=r"write tune\.RunConfig, after `from hindcast import tune`"):
         exec("from hindcast import RunConfig")
 
 
-def test_a_name_that_nobody_has_is_an_ordinary_mistake() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     assert not hasattr(hindcast, "Frobnicator")
     assert not hasattr(hindcast, "frobnicate")
 
 
-def test_override_checks_the_name() -> None:
+def test_override_checks_the_method_name() -> None:
     class Mine(OfflinePreLearner):
         @override(OfflinePreLearner)
         @staticmethod
@@ -64,19 +64,19 @@ def test_override_checks_the_name() -> None:
         override(OfflinePreLearner)(no_such)
 
 
-def test_classes_of_algorithms() -> None:
+def test_algorithm_classes_exist() -> None:
     assert get_trainable_cls("BC") is BC
     assert BC.algorithm_name == "BC"
     assert issubclass(BC, Algorithm)
     assert BC.get_default_config().algorithm == "BC"
     with pytest.raises(SpecError, match="'Bc' is not an algorithm; did you mean 'BC'"):
         get_trainable_cls("Bc")
-    with pytest.raises(SpecError, match="BC is given a config of PPO"):
+    with pytest.raises(SpecError, match="BC cannot be built from a config of PPO"):
         BC(config=hindcast.PPOConfig())
 
 
 @pytest.mark.slow
-def test_an_algorithm_is_built_by_its_class(tmp_path: Path) -> None:
+def test_algorithm_class_builds_the_algorithm(tmp_path: Path) -> None:
     options = {"env": "CartPole-v1", "output": str(tmp_path / "data"), "evaluation_duration": 3}
     with PPO(options) as recorder:
         recorder.evaluate()
@@ -94,13 +94,13 @@ def test_an_algorithm_is_built_by_its_class(tmp_path: Path) -> None:
         again.cleanup()
 
 
-def test_an_option_is_set_by_its_key() -> None:
+def test_option_is_set_by_key() -> None:
     config = BCConfig()
     config["lr"] = 3.0
     assert config.to_dict() == {"lr": 3.0}
 
 
-def test_a_learning_rate_is_called_lr() -> None:
+def test_learning_rate_suggests_lr() -> None:
     with pytest.raises(SpecError, match="did you mean 'lr'"):
         BCConfig().training(learning_rate=3.0)
     with pytest.raises(SpecError, match="did you mean 'lr'"):

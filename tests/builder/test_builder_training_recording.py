@@ -47,7 +47,7 @@ def train(config: AlgorithmConfig, iterations: int) -> int:
 
 
 @pytest.mark.parametrize("algorithm", OPTIONS)
-def test_all_that_is_played_is_recorded_once(tmp_path: Path, algorithm: str) -> None:
+def test_every_episode_of_training_is_recorded_once(tmp_path: Path, algorithm: str) -> None:
     played = train(learner(algorithm, tmp_path), iterations=3)
     block = read_all(tmp_path)
     assert block.num_steps == played
@@ -58,7 +58,7 @@ def test_all_that_is_played_is_recorded_once(tmp_path: Path, algorithm: str) -> 
     assert leftovers(tmp_path) == []
 
 
-def test_what_was_cut_at_the_end_of_a_rollout_is_truncated(tmp_path: Path) -> None:
+def test_episode_cut_by_rollout_is_truncated(tmp_path: Path) -> None:
     """64 timesteps in 4 environments are 16 in each: of the last episode of each, what fits."""
     train(learner("PPO", tmp_path).environment(env_config={"shortest": 10, "longest": 10}), iterations=1)
     block = read_all(tmp_path)
@@ -67,7 +67,7 @@ def test_what_was_cut_at_the_end_of_a_rollout_is_truncated(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
-def test_run_again_it_records_only_what_is_new(tmp_path: Path, algorithm: str) -> None:
+def test_second_run_records_only_new_episodes(tmp_path: Path, algorithm: str) -> None:
     train(learner(algorithm, tmp_path / "again"), iterations=2)
     before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}
     played = train(learner(algorithm, tmp_path / "again"), iterations=4)
@@ -101,7 +101,7 @@ with (RunningAlgorithm.from_checkpoint(saved, config) if saved.exists() else con
 
 @pytest.mark.faults
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
-def test_killed_training_goes_on_where_its_checkpoint_was(tmp_path: Path, algorithm: str) -> None:
+def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: str) -> None:
     """What was not written yet when it was killed is played, and recorded, again."""
 
     def run(killed_after: int) -> int:
@@ -120,7 +120,7 @@ def test_killed_training_goes_on_where_its_checkpoint_was(tmp_path: Path, algori
 
 
 class TestOneOrTheOther:
-    def test_after_training_evaluations_are_not_recorded(self, tmp_path: Path) -> None:
+    def test_evaluation_after_training_is_not_recorded(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
             played = algo.train()["num_env_steps_sampled_lifetime"]
             for _ in range(2):
@@ -128,7 +128,7 @@ class TestOneOrTheOther:
             assert [note for note in algo.notes if "evaluate() adds none" in note] == algo.notes
         assert open_dataset(str(tmp_path)).num_steps == played
 
-    def test_after_an_evaluation_training_is_not_recorded(self, tmp_path: Path) -> None:
+    def test_training_after_evaluation_is_not_recorded(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
             algo.evaluate()
             algo.train()
@@ -136,14 +136,17 @@ class TestOneOrTheOther:
         assert open_dataset(str(tmp_path)).num_episodes == 2
 
     @pytest.mark.parametrize("first", ["train", "evaluate"])
-    def test_the_others_dataset_is_refused(self, tmp_path: Path, first: str) -> None:
+    def test_dataset_of_the_other_kind_raises(self, tmp_path: Path, first: str) -> None:
         other = {"train": "evaluate", "evaluate": "train"}[first]
         with learner("PPO", tmp_path).build_algo() as algo:
             getattr(algo, first)()
-        with learner("PPO", tmp_path).build_algo() as algo, pytest.raises(OutputConflict, match="holds "):
+        with (
+            learner("PPO", tmp_path).build_algo() as algo,
+            pytest.raises(OutputConflict, match="contains episodes of"),
+        ):
             getattr(algo, other)()
 
-    def test_the_others_dataset_is_replaced_where_that_is_asked_for(self, tmp_path: Path) -> None:
+    def test_dataset_of_the_other_kind_on_request_is_replaced(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
             algo.evaluate()
         played = train(learner("PPO", tmp_path, output_on_existing="Replace"), iterations=1)
@@ -151,7 +154,7 @@ class TestOneOrTheOther:
         assert leftovers(tmp_path) == []
 
 
-def test_the_manifest_has_the_policy_that_came_of_it(tmp_path: Path) -> None:
+def test_manifest_contains_the_trained_policy(tmp_path: Path) -> None:
     with learner("PPO", tmp_path).build_algo() as algo:
         first = algo.get_policy().digest
         algo.train()
@@ -161,7 +164,7 @@ def test_the_manifest_has_the_policy_that_came_of_it(tmp_path: Path) -> None:
     assert manifest.policy == {"digest": last, "explore": True, "digests": [first, last]}
 
 
-def test_packed_columns_of_sample_batches(tmp_path: Path) -> None:
+def test_sample_batches_have_packed_columns(tmp_path: Path) -> None:
     packed = {"output_format": "SampleBatch", "output_compress_columns": ["obs"]}
     played = train(learner("PPO", tmp_path, **packed), iterations=2)
     assert read_all(tmp_path).num_steps == played

@@ -38,7 +38,7 @@ def clone(data: Path) -> BCConfig:
 
 
 @pytest.mark.parametrize("begins", ["run", "Tuner.fit", "Tuner.restore"])
-def test_a_search_is_connected_first(monkeypatch: pytest.MonkeyPatch, begins: str) -> None:
+def test_search_connects_to_ray_first(monkeypatch: pytest.MonkeyPatch, begins: str) -> None:
     """By us: Ray itself would join any cluster on the machine."""
     from hindcast import tune
 
@@ -56,7 +56,7 @@ def test_a_search_is_connected_first(monkeypatch: pytest.MonkeyPatch, begins: st
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 class TestResources:
-    def test_count_the_trial_and_its_processes_up_to_a_node(self) -> None:
+    def test_resources_count_trial_and_processes_up_to_a_node(self) -> None:
         from hindcast.builder.trainable import BC
 
         def cpus(**options: object) -> float:
@@ -68,7 +68,7 @@ class TestResources:
         assert cpus(evaluation_parallel_to_training=True, evaluation_num_env_runners=8) == 4
         assert cpus(map_batches_kwargs={"concurrency": 2}) == 1  # the trial's own process reads
 
-    def test_gpus(self) -> None:
+    def test_resources_include_gpus(self) -> None:
         from hindcast.builder.trainable import BC
 
         assert BC.default_resource_request({"num_gpus_per_learner": 1}).bundles == [{"CPU": 1, "GPU": 1}]
@@ -77,7 +77,9 @@ class TestResources:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore")
-def test_search_over_a_config(walks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_search_over_a_config_finds_the_best(
+    walks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from hindcast import tune
 
     config = clone(walks).training(lr=tune.grid_search([1e-3, "fast"]))
@@ -108,7 +110,7 @@ def test_search_over_a_config(walks: Path, tmp_path: Path, caplog: pytest.LogCap
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
-def test_trial_goes_on_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
+def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
     from hindcast.builder.trainable import BC
 
     judged = clone(walks).evaluation(offline_evaluation_interval=2, offline_evaluation_held_out=0.3)

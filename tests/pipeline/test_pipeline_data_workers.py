@@ -124,7 +124,7 @@ def assert_same_batches(one, other, count):
         other.close()
 
 
-def test_batches_are_those_of_local(recorded):
+def test_data_workers_deliver_the_batches_of_local(recorded):
     """Over epochs, with randomness in a connector, and after a jump."""
     dataset = recorded(UNITS)
     pipeline = {"windowSteps": 25, "connectors": ["user_steps:Noise"]}
@@ -138,7 +138,7 @@ def test_batches_are_those_of_local(recorded):
     assert_same_batches(ray, local, 3)
 
 
-def test_two_weighted_sources_share_a_worker_that_takes_all_processors(recorded):
+def test_two_sources_share_one_worker_with_all_cpus(recorded):
     """Each with a pool of its own, the second one's would wait for ever for the first one's processors."""
     spec = PipelineSpec(window_steps=25)
     sources = [Source(name, recorded(UNITS), weight) for name, weight in (("one", 1.0), ("other", 3.0))]
@@ -149,7 +149,7 @@ def test_two_weighted_sources_share_a_worker_that_takes_all_processors(recorded)
     assert_same_batches(mixed(DataWorkers((1, 2), num_cpus=4)), mixed(Local()), 40)
 
 
-def test_the_pool_grows_where_blocks_are_waited_for(tmp_path: Path):
+def test_pool_when_blocks_are_late_grows(tmp_path: Path):
     dataset = FakeDataset(UNITS)
     work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(60)]
     blocks = DataWorkers((1, 3), num_cpus=0.5).stream("data", work, Slow(dataset, tmp_path, 0.2))
@@ -159,7 +159,7 @@ def test_the_pool_grows_where_blocks_are_waited_for(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", [Alone, AloneInItsCall])
-def test_a_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, kind):
+def test_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, kind):
     dataset, file = FakeDataset(UNITS), tmp_path / "reads"
     work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(18)]
     prelearn = kind(SlowToRead(dataset, file), validate=False)
@@ -175,7 +175,7 @@ def test_resident_data_are_read_by_data_workers_once(recorded):
     assert_same_batches(ray, data(dataset, Local(), residency="Resident"), 20)
 
 
-def test_a_killed_data_worker_changes_nothing(tmp_path: Path):
+def test_stream_after_killed_data_worker_is_unchanged(tmp_path: Path):
     dataset = FakeDataset(UNITS)
     work = [UnitInEpoch(dataset.units[number % 6], number // 6) for number in range(30)]
     blocks = DataWorkers((2, 2), num_cpus=0.5).stream("data", work, DiesOnce(dataset, tmp_path / "died"))
@@ -183,13 +183,13 @@ def test_a_killed_data_worker_changes_nothing(tmp_path: Path):
     assert (tmp_path / "died").exists()
 
 
-def test_data_workers_that_keep_dying_end_the_run():
+def test_stream_when_data_workers_keep_dying_raises():
     dataset = FakeDataset([[3]])
     with pytest.raises(WorkerLost, match="a data worker died 4 times"):
         next(DataWorkers((1, 1), num_cpus=0.5).stream("data", [UnitInEpoch(dataset.units[0], 0)], Dies()))
 
 
-def test_a_users_mistake_comes_back_as_its_sentence(recorded):
+def test_user_error_on_data_worker_keeps_its_message(recorded):
     broken = data(recorded(UNITS), DataWorkers((1, 1), num_cpus=0.5), preLearner="user_steps:Broken")
     with pytest.raises(
         UserCodeError, match=r"^pre-learner Broken raised KeyError at .*user_steps.py:\d+: 'sen"
@@ -198,7 +198,7 @@ def test_a_users_mistake_comes_back_as_its_sentence(recorded):
     broken.close()
 
 
-def test_invalid_data_are_named_by_file_and_row():
+def test_invalid_data_on_data_worker_names_file_and_row():
     dataset = FakeDataset([[4], [3, 5]])
     dataset.blocks[1] = dataset.blocks[1].with_columns(
         {**dataset.blocks[1].columns, "obs": np.where(np.arange(10)[:, None] == 6, np.nan, 1.0) * np.ones(3)}
@@ -209,7 +209,7 @@ def test_invalid_data_are_named_by_file_and_row():
     invalid.close()
 
 
-def test_a_closed_stream_gives_its_cpus_back():
+def test_closed_stream_releases_its_cpus():
     import ray
 
     dataset = FakeDataset(UNITS)

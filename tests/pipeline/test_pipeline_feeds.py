@@ -35,14 +35,14 @@ def steps_of(feed, batches):
 
 
 @both
-def test_an_epoch_is_a_permutation_of_the_dataset(kind, make_feed):
+def test_epoch_is_a_permutation_of_the_dataset(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS)
     for _ in range(3):
         assert sorted(feed.next()["rewards"].tolist()) == list(range(STEPS))
 
 
 @both
-def test_a_batch_holds_what_belongs_together(kind, make_feed):
+def test_batch_columns_belong_to_the_same_steps(kind, make_feed):
     batch = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS).next()
     step = batch["rewards"]
     assert torch.equal(batch["actions"], torch.stack([step, -step], 1))
@@ -53,7 +53,7 @@ def test_a_batch_holds_what_belongs_together(kind, make_feed):
 
 
 @both
-def test_flags_stand_on_the_last_step_of_an_episode(kind, make_feed):
+def test_flags_are_set_on_last_step_of_episode(kind, make_feed):
     batch = make_feed(kind, FakeDataset([[2, 3], [4]]), batch_size=9).next()
     by_step = batch["rewards"].argsort()
     assert batch["terminateds"][by_step].nonzero().flatten().tolist() == [1, 8]
@@ -67,7 +67,7 @@ def test_flags_stand_on_the_last_step_of_an_episode(kind, make_feed):
     window_steps=st.integers(1, 60),
     seed=st.integers(0, 1000),
 )
-def test_resident_and_streaming_deliver_the_same_batches(units, batch_size, window_steps, seed):
+def test_resident_and_streaming_feeds_deliver_the_same_batches(units, batch_size, window_steps, seed):
     feeds = [
         kind(loader_of(FakeDataset(units), seed=seed, window_steps=window_steps), batch_size)
         for kind in KINDS.values()
@@ -81,7 +81,7 @@ def test_resident_and_streaming_deliver_the_same_batches(units, batch_size, wind
 
 
 @both
-def test_no_batch_is_short_over_windows_and_epochs(kind, make_feed):
+def test_batches_across_windows_and_epochs_are_full(kind, make_feed):
     batch_size = 37
     feed = make_feed(kind, FakeDataset(UNITS), batch_size=batch_size, window_steps=30)
     batches = [feed.next() for _ in range(20)]
@@ -101,7 +101,7 @@ def test_another_seed_gives_other_batches(kind, make_feed):
 
 @both
 @pytest.mark.parametrize("done", [0, 1, 3, 9, 10, 11, 40])
-def test_a_run_goes_on_exactly_where_it_was(kind, done, make_feed):
+def test_resume_repeats_the_run_exactly(kind, done, make_feed):
     options = {"batch_size": 13, "window_steps": 25}
     whole = make_feed(kind, FakeDataset(UNITS), **options)
     for _ in range(done):
@@ -113,7 +113,7 @@ def test_a_run_goes_on_exactly_where_it_was(kind, done, make_feed):
         assert same(whole.next(), resumed.next())
 
 
-def test_a_streaming_feed_resumes_by_reading_its_window_only(make_feed):
+def test_streaming_feed_after_seek_reads_only_its_window(make_feed):
     dataset = FakeDataset(UNITS)
     feed = make_feed("streaming", dataset, window_steps=25)
     cursor = STEPS + 40
@@ -124,7 +124,7 @@ def test_a_streaming_feed_resumes_by_reading_its_window_only(make_feed):
 
 
 @both
-def test_seeking_back_delivers_the_same_again(kind, make_feed):
+def test_seek_back_repeats_batches(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), window_steps=25)
     start = feed.state()
     first = steps_of(feed, 15)
@@ -133,7 +133,7 @@ def test_seeking_back_delivers_the_same_again(kind, make_feed):
 
 
 @both
-def test_a_position_in_other_data_or_another_order_is_refused(kind, make_feed):
+def test_seek_to_position_of_other_data_or_order_raises(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS))
     with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
         feed.seek(make_feed(kind, FakeDataset([*UNITS, [1]])).state())
@@ -142,7 +142,7 @@ def test_a_position_in_other_data_or_another_order_is_refused(kind, make_feed):
 
 
 @both
-def test_metrics_say_how_much_of_the_data_was_seen(kind, make_feed):
+def test_metrics_report_epoch_and_coverage(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), batch_size=STEPS // 2)
     feed.next()
     assert feed.metrics()["coverage"] == pytest.approx(0.5, abs=0.01)
@@ -154,7 +154,7 @@ def test_metrics_say_how_much_of_the_data_was_seen(kind, make_feed):
 
 
 @both
-def test_coverage_with_replacement_counts_the_windows_drawn_from(kind, make_feed):
+def test_coverage_with_replacement_counts_windows_drawn_from(kind, make_feed):
     """10 of 100 windows used up: 1 - 1/e of their timesteps were drawn, and none of the other 90 windows'."""
     units, window = 100, 50
     feed = make_feed(
@@ -169,13 +169,13 @@ def test_coverage_with_replacement_counts_the_windows_drawn_from(kind, make_feed
 
 
 @both
-def test_coverage_of_weighted_sequences_is_the_share_of_their_timesteps(kind, make_feed):
+def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(kind, make_feed):
     """Sources of 200 and 100 timesteps, as 20 and 10 sequences."""
     needs = Needs(frozenset({"rewards"}), seq_len=10)
     sources = []
     for units in ([[20]] * 10, [[20]] * 5):
         items = np.full(len(units), 2)
-        sources.append((make_feed(kind, FakeDataset(units), recipe=Recipe(needs), items=items), 1.0))
+        sources.append((make_feed(kind, FakeDataset(units), recipe=Recipe(needs), unit_items=items), 1.0))
     mixed = MixedFeed(sources, seed=0, batch_size=5)
     assert mixed.metrics()["coverage"] == 0.0
     while mixed.cursor < 10:
@@ -188,7 +188,7 @@ def test_coverage_of_weighted_sequences_is_the_share_of_their_timesteps(kind, ma
 
 
 @both
-def test_a_failure_while_loading_surfaces_in_next(kind, make_feed):
+def test_next_when_loading_fails_raises(kind, make_feed):
     dataset = FakeDataset(UNITS)
 
     def prelearn(unit, epoch):
@@ -205,7 +205,7 @@ def test_a_failure_while_loading_surfaces_in_next(kind, make_feed):
 
 
 @both
-def test_what_could_not_be_read_is_read_again_when_it_is_asked_for_again(kind, make_feed):
+def test_next_after_failed_read_reads_again(kind, make_feed):
     dataset, damaged = FakeDataset(UNITS), {3, 4}
 
     def prelearn(unit, epoch):
@@ -229,7 +229,7 @@ def test_what_could_not_be_read_is_read_again_when_it_is_asked_for_again(kind, m
 
 
 @both
-def test_closing_leaves_no_thread_and_the_feed_can_go_on(kind, make_feed):
+def test_close_ends_threads_and_feed_can_resume(kind, make_feed):
     options = {"window_steps": 20, "batch_size": 7}
     feed, other = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
     assert same(feed.next(), other.next())
@@ -239,7 +239,7 @@ def test_closing_leaves_no_thread_and_the_feed_can_go_on(kind, make_feed):
     assert same(feed.next(), other.next())
 
 
-def test_closing_while_a_unit_is_being_read_waits_for_it(make_feed):
+def test_close_during_read_waits_for_it(make_feed):
     dataset, reading, go_on = FakeDataset([[9], [9]]), threading.Event(), threading.Event()
 
     def prelearn(unit, epoch):
@@ -256,7 +256,7 @@ def test_closing_while_a_unit_is_being_read_waits_for_it(make_feed):
     assert not fillers()
 
 
-def test_at_most_one_window_is_loaded_ahead(make_feed):
+def test_prefetcher_loads_at_most_one_window_ahead(make_feed):
     dataset, asked, ahead = FakeDataset([[10]] * 8), [], []
 
     def prelearn(unit, epoch):
@@ -272,7 +272,7 @@ def test_at_most_one_window_is_loaded_ahead(make_feed):
 
 
 @both
-def test_targets_are_computed_from_whole_episodes_when_a_window_is_entered(kind, make_feed):
+def test_targets_are_computed_from_whole_episodes_on_entering_a_window(kind, make_feed):
     entered = []
 
     def returns_to_go(window):
@@ -297,7 +297,7 @@ def test_targets_are_computed_from_whole_episodes_when_a_window_is_entered(kind,
     assert sum(entered) >= 2 * STEPS - 25
 
 
-def test_targets_see_the_same_window_in_both_feeds(make_feed):
+def test_targets_get_the_same_window_in_both_feeds(make_feed):
     seen = {"resident": [], "streaming": []}
     for kind, windows in seen.items():
         feed = make_feed(
@@ -315,7 +315,7 @@ def test_targets_see_the_same_window_in_both_feeds(make_feed):
 
 
 @both
-def test_leaves_of_composite_columns_follow_their_column(kind, make_feed):
+def test_needed_composite_column_brings_all_its_leaves(kind, make_feed):
     dataset = FakeDataset([[4, 3], [5]])
     for block in dataset.blocks:
         obs = block.columns.pop("obs")
@@ -333,20 +333,20 @@ def test_leaves_of_composite_columns_follow_their_column(kind, make_feed):
 
 
 @both
-def test_a_batch_holds_only_what_is_needed(kind, make_feed):
+def test_batch_contains_only_needed_columns(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"actions"}))))
     assert list(feed.next()) == ["actions"]
 
 
 @both
-def test_a_missing_column_is_named(kind, make_feed):
+def test_missing_column_is_named(kind, make_feed):
     feed = make_feed(kind, FakeDataset(UNITS), recipe=Recipe(Needs(frozenset({"action_logp"}))))
     with pytest.raises(DataError, match=r"'action_logp'.*actions, obs, rewards"):
         feed.next()
 
 
 @both
-def test_text_is_refused_with_the_way_out(kind, make_feed):
+def test_text_column_raises_with_remedy(kind, make_feed):
     dataset = FakeDataset([[2]])
     dataset.blocks[0].columns["obs"] = np.array(["a", "b", "c"], dtype=object)
     with pytest.raises(DataError, match=r"'obs' is text.*connector"):
@@ -366,12 +366,12 @@ def test_text_is_refused_with_the_way_out(kind, make_feed):
         ("bool", "bool"),
     ],
 )
-def test_dtypes_of_batches(stored, delivered):
+def test_batches_have_documented_dtypes(stored, delivered):
     assert batch_dtype(np.dtype(stored)).name == delivered
 
 
 @both
-def test_with_replacement_resumes_as_exactly(kind, make_feed):
+def test_resume_with_replacement_repeats_batches(kind, make_feed):
     options = {"replacement": True, "window_steps": 25, "batch_size": 9}
     feed, resumed = (make_feed(kind, FakeDataset(UNITS), **options) for _ in range(2))
     steps = steps_of(feed, 20)

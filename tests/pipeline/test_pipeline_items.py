@@ -76,7 +76,7 @@ def pass_over(kind: str, dataset: FakeDataset, needs: Needs, **order: Any) -> Ba
 @examples(100)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 20), gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 @both
-def test_n_step_items_are_those_of_the_reference(kind, seed, n, gamma):
+def test_n_step_items_equal_reference(kind, seed, n, gamma):
     dataset = random_dataset(seed)
     expected = n_step_reference(dataset, n, gamma)
     batch = pass_over(kind, dataset, Needs(EVERYTHING, n_step=n, gamma=gamma), window_steps=25)
@@ -88,7 +88,7 @@ def test_n_step_items_are_those_of_the_reference(kind, seed, n, gamma):
             assert found == pytest.approx(value, rel=1e-6, abs=1e-6), (number, name)
 
 
-def test_dtypes_of_n_step_items():
+def test_n_step_items_have_documented_dtypes():
     batch = pass_over("resident", random_dataset(0), Needs(EVERYTHING, n_step=3, gamma=0.9))
     names = ("rewards", "discounts", "n_step", "terminateds", "followed", "new_actions")
     found = {name: batch[name].dtype for name in names}
@@ -102,7 +102,7 @@ def test_dtypes_of_n_step_items():
     }
 
 
-def test_one_step_items_have_what_is_stored():
+def test_one_step_items_contain_stored_values():
     plain = Needs(frozenset({"obs", "new_obs", "actions", "rewards"}))
     one, other = (
         pass_over("resident", random_dataset(1), needs) for needs in (plain, Needs(EVERYTHING, gamma=0.9))
@@ -150,13 +150,13 @@ def items_per_unit(dataset: FakeDataset, needs: Needs) -> list[int]:
 @examples(100)
 @given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
 @both
-def test_sequences_are_those_of_the_reference(kind, seed, seq_len, data):
+def test_sequences_equal_reference(kind, seed, seq_len, data):
     dataset = with_states(random_dataset(seed))
     burn_in = data.draw(st.integers(0, seq_len - 1))
     columns = frozenset({"obs", "actions", "rewards", "t", "state_out"})
     needs = Needs(columns, seq_len=seq_len, burn_in=burn_in, initial_state="recorded")
     expected = sequence_reference(dataset, seq_len, burn_in)
-    batch = pass_over(kind, dataset, needs, window_steps=25, items=items_per_unit(dataset, needs))
+    batch = pass_over(kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
     firsts = batch["actions"][:, 0, 0].int().tolist()
     assert sorted(firsts) == sorted(expected)
     rewards = np.concatenate([block.columns["rewards"] for block in dataset.blocks])
@@ -176,7 +176,7 @@ def test_sequences_are_those_of_the_reference(kind, seed, seq_len, data):
 @examples(50)
 @given(seed=st.integers(0, 10_000), seq_len=st.integers(1, 9), data=st.data())
 @both
-def test_sequences_with_a_stride_begin_all_along_an_episode(kind, seed, seq_len, data):
+def test_sequences_with_stride_begin_along_the_whole_episode(kind, seed, seq_len, data):
     dataset = random_dataset(seed)
     stride = data.draw(st.integers(1, seq_len))
     needs = Needs(frozenset({"actions", "t", "obs"}), seq_len=seq_len, stride=stride)
@@ -186,7 +186,7 @@ def test_sequences_with_a_stride_begin_all_along_an_episode(kind, seed, seq_len,
         for episode in range(block.num_episodes)
         for first in range(0, int(block.length[episode]), stride)
     ]
-    batch = pass_over(kind, dataset, needs, window_steps=25, items=items_per_unit(dataset, needs))
+    batch = pass_over(kind, dataset, needs, window_steps=25, unit_items=items_per_unit(dataset, needs))
     found = [
         row[mask].tolist() for row, mask in zip(batch["actions"][..., 0], batch["loss_mask"], strict=True)
     ]
@@ -195,22 +195,22 @@ def test_sequences_with_a_stride_begin_all_along_an_episode(kind, seed, seq_len,
 
 
 @both
-def test_sequences_of_n_step_transitions_reach_behind_their_end(kind):
+def test_n_step_columns_of_sequences_reach_beyond_their_end(kind):
     dataset = random_dataset(3)
     needs = Needs(EVERYTHING, n_step=3, gamma=0.9, seq_len=4)
     expected = n_step_reference(dataset, 3, 0.9)
-    batch = pass_over(kind, dataset, needs, items=items_per_unit(dataset, needs))
+    batch = pass_over(kind, dataset, needs, unit_items=items_per_unit(dataset, needs))
     for row, step in batch["loss_mask"].nonzero().tolist():
         item = expected[int(batch["actions"][row, step, 0])]
         for name, value in item.items():
             assert batch[name][row, step].flatten()[0].item() == pytest.approx(value, rel=1e-5, abs=1e-6)
 
 
-def test_dtypes_and_shapes_of_sequences():
+def test_sequences_have_documented_dtypes_and_shapes():
     dataset = with_states(random_dataset(0), "state_in/h")
     columns = EVERYTHING | {"t", "state_in"}
     needs = Needs(columns, gamma=0.9, seq_len=5, burn_in=2, initial_state="recorded")
-    batch = pass_over("resident", dataset, needs, items=items_per_unit(dataset, needs))
+    batch = pass_over("resident", dataset, needs, unit_items=items_per_unit(dataset, needs))
     count = len(batch["obs"])
     found = {name: (batch[name].dtype, tuple(batch[name].shape)) for name in batch}
     assert found == {
@@ -235,9 +235,7 @@ def test_dtypes_and_shapes_of_sequences():
 @given(
     seed=st.integers(0, 1000), seq_len=st.integers(1, 6), replacement=st.booleans(), done=st.integers(0, 12)
 )
-def test_sequences_resume_at_any_batch_and_are_the_same_wherever_the_data_live(
-    seed, seq_len, replacement, done
-):
+def test_sequences_resume_at_any_batch_in_both_feeds(seed, seq_len, replacement, done):
     dataset = random_dataset(seed)
     needs = Needs(frozenset({"actions", "t"}), seq_len=seq_len, burn_in=seq_len // 2)
     order = {"window_steps": 20, "replacement": replacement, "items": items_per_unit(dataset, needs)}
@@ -256,7 +254,7 @@ def test_sequences_resume_at_any_batch_and_are_the_same_wherever_the_data_live(
                 assert all(torch.equal(batch[leaf], other[leaf]) for leaf in batch)
 
 
-def test_learners_share_the_sequences_of_a_batch():
+def test_shards_of_a_batch_partition_its_sequences():
     dataset = random_dataset(5)
     needs = Needs(frozenset({"actions"}), seq_len=3)
     order = {"window_steps": 20, "items": items_per_unit(dataset, needs)}
@@ -281,6 +279,6 @@ def test_learners_share_the_sequences_of_a_batch():
         ({"initial_state": "recorded"}, "give seq_len"),
     ],
 )
-def test_what_is_not_possible_is_refused(wrong, sentence):
+def test_impossible_needs_raise(wrong, sentence):
     with pytest.raises(ValueError, match=sentence):
         Needs(**({"columns": frozenset({"obs"})} | wrong))

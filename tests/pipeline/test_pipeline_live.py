@@ -72,7 +72,7 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[leaf], other[leaf]) for leaf in one)
 
 
-def test_episodes_are_played_as_updates_are_made():
+def test_episodes_are_played_as_updates_proceed():
     feed = feed_of()
     learn(feed, 7)
     assert feed._live.player.played == [
@@ -96,7 +96,7 @@ def test_whole_episodes_are_played_until_none_is_due(options, updates, timesteps
     assert feed.timesteps_played == timesteps
 
 
-def test_returns_are_those_of_an_iteration():
+def test_returns_cover_one_iteration():
     feed = feed_of()
     feed.next()
     blocks = [block_of([3 + index % 4], 1000 * index) for index in range(4)]
@@ -105,7 +105,7 @@ def test_returns_are_those_of_an_iteration():
     assert feed.returns() == []
 
 
-def test_closing_closes_what_plays():
+def test_close_closes_the_player():
     feed = feed_of()
     feed.next()
     assert feed._live.player.is_open
@@ -114,7 +114,7 @@ def test_closing_closes_what_plays():
 
 
 @both
-def test_steps_of_the_newest_episodes_are_drawn(sampling):
+def test_draws_come_from_the_newest_episodes(sampling):
     feed = feed_of(sampling, batch_size=300, timesteps_per_update=18.0)
     for number, batch in enumerate(learn(feed, 9), 1):
         step = batch["rewards"]
@@ -129,7 +129,7 @@ def test_steps_of_the_newest_episodes_are_drawn(sampling):
         assert episodes == held
 
 
-def test_new_steps_are_drawn_as_likely_as_the_likeliest():
+def test_new_steps_get_the_maximum_priority():
     feed = feed_of(
         "prioritized", batch_size=500, timesteps_per_update=18.0, capacity=1000, needs={"alpha": 1.0}
     )
@@ -144,7 +144,7 @@ def test_new_steps_are_drawn_as_likely_as_the_likeliest():
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_a_priority_that_is_no_number_is_found_after_further_episodes_too(wrong):
+def test_invalid_priority_after_further_episodes_raises(wrong):
     feed = feed_of("prioritized")
     feed.next()
     feed.metrics()
@@ -158,7 +158,7 @@ def test_a_priority_that_is_no_number_is_found_after_further_episodes_too(wrong)
 
 @both
 @pytest.mark.parametrize("done", [0, 1, 5, 13])
-def test_a_run_goes_on_exactly_where_it_was(sampling, done):
+def test_resume_repeats_the_run_exactly(sampling, done):
     whole, resumed = feed_of(sampling), feed_of(sampling, updates=done - 3)
     learn(whole, done)
     learn(resumed, 3)
@@ -170,7 +170,7 @@ def test_a_run_goes_on_exactly_where_it_was(sampling, done):
     assert whole.returns() == resumed.returns() != []
 
 
-def test_learners_share_what_one_draws():
+def test_shards_of_draws_equal_the_batch_of_one_learner():
     alone, ranks = feed_of(), [feed_of() for _ in range(2)]
     for _ in range(6):
         parts = [feed.take(10, Shard(rank, 2)) for rank, feed in enumerate(ranks)]
@@ -186,13 +186,13 @@ def test_sequences_are_drawn_from_whole_episodes(sampling):
         assert set(begins.tolist()) <= {0.0, 3.0}
 
 
-def test_a_position_of_other_plays_is_refused():
+def test_seek_to_position_of_other_source_raises():
     feed = feed_of()
     with pytest.raises(DataError, match="how much is played and kept has changed"):
         feed.seek(feed_of(warmup=30).state())
 
 
-def test_a_mix_has_the_shares_that_were_asked_for(recorded):
+def test_mixed_feed_has_requested_fractions(recorded):
     sources = [Source("one", recorded(UNITS, "one"), 0.4), Source("two", recorded(UNITS[:2], "two"), 0.3)]
 
     live = live_of(weight=0.3, timesteps_per_update=0.1)
@@ -224,17 +224,17 @@ def test_a_mix_has_the_shares_that_were_asked_for(recorded):
     ("needs", "pipeline", "sentence"),
     [
         ({"targets": True}, {}, "live samples do not have"),
-        ({}, {"connectors": ["user_steps:Noise"]}, "would change recorded data only"),
+        ({}, {"connectors": ["user_steps:Noise"]}, "would only change recorded data"),
     ],
 )
-def test_what_live_samples_cannot_have_is_refused(recorded, needs, pipeline, sentence):
+def test_unsupported_settings_of_live_samples_raise(recorded, needs, pipeline, sentence):
     sources = [Source("one", recorded(UNITS), 0.4)]
     spec = PipelineSpec.model_validate(pipeline)
     with pytest.raises(SpecError, match=sentence):
         OfflineData(sources, Needs(ALL, **needs), batch_size=2, pipeline=spec, live_sources=[live_of()])
 
 
-def test_live_samples_alone():
+def test_live_samples_without_recorded_data_train():
     data = OfflineData([], Needs(ALL), batch_size=2, seed=5, live_sources=[live_of()])
     assert (data.epoch_size, data.updates_per_iteration) == (0, 1000)
     data.next()

@@ -9,7 +9,7 @@ import pytest
 from hindcast.pipeline.metrics_logger import MetricsLogger
 
 
-def test_a_result_holds_what_was_logged_since_the_one_before() -> None:
+def test_result_contains_values_since_previous_result() -> None:
     logger = MetricsLogger()
     for value in (1, 2, 3):
         logger.log_value("windowed", value, window=2)
@@ -24,16 +24,19 @@ def test_a_result_holds_what_was_logged_since_the_one_before() -> None:
     [
         (
             {"reduce": "lifetime_sum"},
-            r"no result holds a sum over the whole training: log with reduce=\"sum\"",
+            r"results contain no sums over the whole training: log with reduce=\"sum\"",
         ),
-        ({"reduce": "sum", "clear_on_reduce": False}, "no result holds a sum over the whole training"),
-        ({"ema_coeff": 0.1}, "'x': ema_coeff is 0.1, but nothing is smoothed over iterations; leave it out"),
-        ({"percentiles": [0.5]}, "percentiles is .*, but there are no percentiles"),
-        ({"with_throughput": True}, "with_throughput is True, but there are no throughputs"),
+        ({"reduce": "sum", "clear_on_reduce": False}, "results contain no sums over the whole training"),
+        (
+            {"ema_coeff": 0.1},
+            "'x': ema_coeff is 0.1, but metrics are not smoothed over iterations; leave it out",
+        ),
+        ({"percentiles": [0.5]}, "percentiles is .*, but percentiles are not supported"),
+        ({"with_throughput": True}, "with_throughput is True, but throughputs are not supported"),
         ({"windw": 3}, "windw is not an option; did you mean 'window'"),
         ({"reduce": "median"}, "reduce is 'median', expected mean"),
     ],
 )
-def test_what_would_have_no_effect_is_refused(options: dict[str, Any], sentence: str) -> None:
+def test_options_without_effect_raise(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         MetricsLogger().log_value("x", 1, **options)

@@ -63,23 +63,23 @@ def batch_of(dataset: Dataset, normalize: bool = True) -> list[list[float]]:
         data.close()
 
 
-def test_the_environments_actions_are_scaled_to_the_modules(dataset: MakeDataset) -> None:
+def test_environment_actions_are_scaled_to_module_bounds(dataset: MakeDataset) -> None:
     assert batch_of(dataset(GIVEN, normalized=False)) == sorted(SCALED)
 
 
-def test_whole_numbers_are_scaled_too(dataset: MakeDataset) -> None:
+def test_integer_actions_are_scaled(dataset: MakeDataset) -> None:
     given = np.array([[0, -2], [5, 0], [10, 2]])
     assert batch_of(dataset(given, normalized=False)) == SCALED[:3]
 
 
-def test_a_modules_own_actions_stay(dataset: MakeDataset) -> None:
+def test_module_actions_are_unchanged(dataset: MakeDataset) -> None:
     assert batch_of(dataset(GIVEN, normalized=True)) == sorted(GIVEN.tolist())
 
 
-def test_a_module_that_acts_in_the_environments_bounds_takes_them_as_they_are(dataset: MakeDataset) -> None:
+def test_actions_of_module_without_scaling_are_unchanged(dataset: MakeDataset) -> None:
     assert batch_of(dataset(GIVEN, normalized=False), normalize=False) == sorted(GIVEN.tolist())
 
 
-def test_the_environments_actions_must_lie_in_its_bounds(dataset: MakeDataset) -> None:
+def test_environment_actions_out_of_bounds_raise(dataset: MakeDataset) -> None:
     with pytest.raises(DataError, match=r"t = 1: 'actions' has 11\.0, expected Box"):
         batch_of(dataset(np.array([[1, 1], [11, 0]], dtype=np.float32), normalized=False))

@@ -60,7 +60,7 @@ def test_recorded_files_become_batches(recorded, make_data):
     assert {tensor.dtype for tensor in batch.values()} == {torch.float32}
 
 
-def test_where_data_live_makes_no_difference(recorded, make_data):
+def test_residency_does_not_change_batches(recorded, make_data):
     dataset = recorded(UNITS)
     feeds = [
         make_data(dataset, residency=residency, windowSteps=25)
@@ -79,18 +79,18 @@ def test_only_needed_columns_are_read(make_data):
     assert set(asked) == {frozenset({"obs", "actions"})}
 
 
-def test_a_missing_column_is_named_before_anything_is_read(make_data):
+def test_missing_column_is_named_before_reading(make_data):
     with pytest.raises(DataError, match=r"data has no column action_logp.*it has actions, obs, rewards"):
         make_data(FakeDataset(UNITS), Needs(frozenset({"obs", "action_logp"})))
 
 
-def test_spaces_that_do_not_fit_are_refused_before_anything_is_read(recorded):
+def test_spaces_that_do_not_match_raise_before_reading(recorded):
     other = gym.spaces.Box(-1, 1, (4,), np.float32)
     with pytest.raises(DataError, match=r"'obs' is float64 \[3\]"):
         OfflineData([Source("data", recorded(UNITS))], BC, batch_size=10, observation_space=other)
 
 
-def test_nan_is_found_with_its_place_in_the_first_epoch_only(make_data):
+def test_nan_in_first_epoch_raises_with_its_location(make_data):
     dataset = FakeDataset([[4], [3, 5]])
     dataset.blocks[1].columns["obs"][6, 1] = np.nan
     data = make_data(dataset, batch_size=12)
@@ -102,7 +102,7 @@ def test_nan_is_found_with_its_place_in_the_first_epoch_only(make_data):
     assert make_data(dataset, batch_size=12, validateData=False).next()["obs"].isnan().sum() == 1
 
 
-def test_a_state_is_json_and_resumes_exactly(make_data):
+def test_state_is_json_and_resumes_exactly(make_data):
     options = {"windowSteps": 25, "connectors": ["user_steps:RunningSum"]}
     data, resumed = (make_data(FakeDataset(UNITS), **options) for _ in range(2))
     for _ in range(13):
@@ -125,7 +125,7 @@ def test_a_state_is_json_and_resumes_exactly(make_data):
         ({"connectors": ["user_steps:Noise"]}, "Streaming", "Noise draws new random numbers in every epoch"),
     ],
 )
-def test_the_plan_says_where_data_live_and_why(options, feed, reason, make_data):
+def test_plan_reports_residency_and_reason(options, feed, reason, make_data):
     data = make_data(FakeDataset(UNITS), windowSteps=25, **options)
     plan = data.plan()
     (source,) = plan["sources"]
@@ -138,7 +138,7 @@ def test_the_plan_says_where_data_live_and_why(options, feed, reason, make_data)
     assert type(data._feed).__name__ == f"{feed}Feed"
 
 
-def test_the_plan_knows_the_bytes_that_the_feed_takes(make_data):
+def test_plan_reports_bytes_of_the_feed(make_data):
     data = make_data(
         FakeDataset(UNITS), Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
     )
@@ -149,7 +149,7 @@ def test_the_plan_knows_the_bytes_that_the_feed_takes(make_data):
 
 
 @pytest.mark.parametrize("options", [{"residentBudget": "1Ki"}, {"connectors": ["user_steps:Noise"]}])
-def test_residency_that_is_not_possible_is_refused(options, make_data):
+def test_impossible_residency_raises(options, make_data):
     with pytest.raises(SpecError, match=r"spec\.pipeline\.residency is Resident, but"):
         make_data(FakeDataset(UNITS), residency="Resident", **options)
 
@@ -164,19 +164,19 @@ def test_sources_share_one_budget(make_data):
 # Connectors and pre-learners
 
 
-def test_connectors_run_in_order_on_blocks(make_data):
+def test_block_connectors_run_in_order(make_data):
     entries = [{"name": "user_steps:Scale", "kwargs": {"factor": factor}} for factor in (2, 5)]
     batch = make_data(FakeDataset(UNITS), connectors=entries).next()
     assert torch.equal(batch["obs"], 10 * (batch["rewards"] + 0.25)[:, None].expand(-1, 3))
 
 
-def test_library_connectors_put_columns_into_batches(make_data):
+def test_library_connectors_add_columns_to_batches(make_data):
     names = ["AddNextObservationsFromEpisodesToTrainBatch", "AddColumnsFromEpisodesToTrainBatch"]
     batch = make_data(FakeDataset(UNITS), BC, connectors=names).next()
     assert sorted(batch) == ["actions", "new_obs", "obs", "rewards", "terminateds", "truncateds"]
 
 
-def test_random_connectors_give_the_same_anywhere_and_new_numbers_each_epoch(make_data):
+def test_stochastic_connector_draws_by_unit_and_epoch(make_data):
     dataset = FakeDataset([[6], [7]])
     options = {"connectors": ["user_steps:Noise"], "batch_size": 13}
     data, other, windowed = (make_data(dataset, windowSteps=w, **options) for w in (100, 100, 1))
@@ -188,12 +188,12 @@ def test_random_connectors_give_the_same_anywhere_and_new_numbers_each_epoch(mak
     assert not same(make_data(dataset, seed=1, **options).next(), epochs[0])
 
 
-def test_undeclared_randomness_is_an_error(make_data):
+def test_undeclared_randomness_raises(make_data):
     with pytest.raises(UserCodeError, match=r"connector UndeclaredNoise .*stochastic = True"):
         make_data(FakeDataset(UNITS), connectors=["user_steps:UndeclaredNoise"]).next()
 
 
-def test_a_connectors_error_names_its_line(make_data):
+def test_connector_error_names_its_line(make_data):
     with pytest.raises(UserCodeError) as caught:
         make_data(FakeDataset(UNITS), connectors=["user_steps:Faulty"]).next()
     message = str(caught.value)
@@ -210,12 +210,12 @@ def test_a_connectors_error_names_its_line(make_data):
         ("ForgetsFinalObservations", ".*13 rows"),
     ],
 )
-def test_a_connector_that_changes_the_episodes_is_refused(name, message, make_data):
+def test_connector_that_changes_episodes_raises(name, message, make_data):
     with pytest.raises(UserCodeError, match=f"connector {name} at .*user_steps.py:\\d+ {message}"):
         make_data(FakeDataset([[5, 1, 7]]), connectors=[f"user_steps:{name}"]).next()
 
 
-def test_rewards_that_are_not_numbers_are_refused(make_data):
+def test_rewards_that_are_not_numbers_raise(make_data):
     dataset = FakeDataset([[5, 1, 7]])
     (block,) = dataset.blocks
     dataset.blocks = [block.with_columns({**block.columns, "rewards": np.zeros((13, 2))})]
@@ -231,7 +231,7 @@ def test_rewards_that_are_not_numbers_are_refused(make_data):
         ("NextAction", r"row 0 \(episode .*\), t = 1: 'actions' has 2, expected an integer in \[0, 1\]"),
     ],
 )
-def test_a_connector_that_makes_what_cannot_be_learnt_from_is_refused(name, message, make_data):
+def test_connector_with_unlearnable_result_raises(name, message, make_data):
     dataset = FakeDataset([[4]])
     (block,) = dataset.blocks
     dataset.blocks = [block.with_columns({**block.columns, "actions": np.array([0, 1, 0, 1])})]
@@ -241,19 +241,19 @@ def test_a_connector_that_makes_what_cannot_be_learnt_from_is_refused(name, mess
         make_data(dataset, connectors=[f"user_steps:{name}"]).next()
 
 
-def test_batch_connectors_see_batches(make_data):
+def test_batch_connectors_get_batches(make_data):
     data = make_data(FakeDataset(UNITS), connectors=["user_steps:RunningSum"], batch_size=STEPS)
     for epoch in (1, 2):
         assert data.next()["total"][0] == pytest.approx(epoch * STEPS * (STEPS - 1) / 2)
 
 
-def test_connectors_in_the_references_form_change_episodes(make_data):
+def test_rllib_connectors_change_episodes(make_data):
     batch = make_data(FakeDataset(UNITS), connectors=["user_steps:NegateRewards"], batch_size=STEPS).next()
     assert sorted((-batch["rewards"]).tolist()) == list(range(STEPS))
     assert torch.equal(batch["obs"], (0.25 - batch["rewards"])[:, None].expand(-1, 3))
 
 
-def test_connectors_in_the_references_form_add_columns(make_data):
+def test_rllib_connectors_add_columns(make_data):
     dataset = FakeDataset(UNITS)
     names = ["user_steps:ReturnsToGo", "user_steps:StepNumber"]
     batch = make_data(dataset, connectors=names, batch_size=STEPS).next()
@@ -268,7 +268,7 @@ def test_connectors_in_the_references_form_add_columns(make_data):
         assert t == number[float(step)]
 
 
-def test_ready_connectors_can_be_given(make_data):
+def test_connector_objects_are_accepted(make_data):
     from user_steps import NegateRewards
 
     batch = make_data(FakeDataset(UNITS), connectors_=[NegateRewards()]).next()
@@ -288,18 +288,18 @@ def test_ready_connectors_can_be_given(make_data):
         ("collections:OrderedDict", "is not a connector"),
     ],
 )
-def test_what_is_no_connector_is_refused(name, message, make_data):
+def test_object_that_is_no_connector_raises(name, message, make_data):
     with pytest.raises(SpecError, match=f"spec.pipeline.connectors.*{message}"):
         make_data(FakeDataset(UNITS), connectors=[name])
 
 
-def test_a_pre_learner_with_options_maps_to_episodes(make_data):
+def test_prelearner_with_options_maps_to_episodes(make_data):
     data = make_data(FakeDataset(UNITS), preLearner="user_steps:Shift", preLearnerKwargs={"by": 100})
     batch = data.next()
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] + 100.25)
 
 
-def test_a_pre_learner_can_replace_the_call(make_data):
+def test_prelearner_can_override_call(make_data):
     batch = make_data(FakeDataset(UNITS), preLearner="user_steps:Whole").next()
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
 
@@ -325,12 +325,12 @@ def test_a_pre_learner_can_replace_the_call(make_data):
         ),
     ],
 )
-def test_wrong_pre_learners_are_told_as_such(options, error, message, make_data):
+def test_invalid_prelearner_raises(options, error, message, make_data):
     with pytest.raises(error, match=message):
         make_data(FakeDataset(UNITS), **options).next()
 
 
-def test_offline_data_can_be_replaced(make_data):
+def test_offline_data_subclass_is_used(make_data):
     kind = offline_data_class(PipelineSpec(offline_data="user_steps:Doubled"))
     batch = make_data(FakeDataset(UNITS), kind=kind).next()
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
@@ -345,7 +345,7 @@ def test_offline_data_can_be_replaced(make_data):
 # Preprocessing, targets, sampling
 
 
-def test_the_observation_filter_is_fitted_from_the_data(make_data):
+def test_observation_filter_is_fitted_to_the_data(make_data):
     preprocessing = Preprocessing(
         gym.spaces.Box(-np.inf, np.inf, (3,), np.float64),
         gym.spaces.Discrete(2),
@@ -362,7 +362,7 @@ def test_the_observation_filter_is_fitted_from_the_data(make_data):
     assert obs.std().item() == pytest.approx(1, abs=0.05)
 
 
-def test_targets_must_be_computed_by_somebody(make_data):
+def test_targets_without_function_raise(make_data):
     data = make_data(FakeDataset(UNITS), Needs(frozenset({"obs"}), targets=True))
     with pytest.raises(RuntimeError, match="targets"):
         data.next()
@@ -370,7 +370,7 @@ def test_targets_must_be_computed_by_somebody(make_data):
     assert data.next()["advantages"].shape == (10,)
 
 
-def test_sequences_through_the_whole_pipeline(make_data):
+def test_sequences_pass_through_the_whole_pipeline(make_data):
     needs = Needs(frozenset({"obs", "rewards"}), seq_len=4, burn_in=1)
     data = make_data(FakeDataset(UNITS), needs, batch_size=6)
     assert data.next()["rewards"].shape == (6, 4)
@@ -380,24 +380,24 @@ def test_sequences_through_the_whole_pipeline(make_data):
     assert data.metrics()["timesteps_seen"] == STEPS
 
 
-def test_recorded_states_must_be_in_the_data(make_data):
+def test_missing_recorded_states_raise(make_data):
     with pytest.raises(DataError, match="state_in or state_out"):
         make_data(FakeDataset(UNITS), Needs(frozenset({"obs"}), seq_len=4, initial_state="recorded"))
 
 
-def test_with_replacement(make_data):
+def test_sampling_with_replacement_delivers_batches(make_data):
     steps = make_data(FakeDataset(UNITS), sampling="WithReplacement", batch_size=STEPS).next()["rewards"]
     assert len(steps.unique()) < STEPS
 
 
-def test_updates_per_iteration_can_be_given(make_data):
+def test_updates_per_iteration_follow_the_option(make_data):
     assert make_data(FakeDataset(UNITS), datasetNumItersPerLearner=7).updates_per_iteration == 7
 
 
 # Several inputs
 
 
-def test_mixed_sources_keep_their_weights_order_and_cursors(make_data):
+def test_mixed_sources_keep_weights_order_and_cursors(make_data):
     sources = [Source("few", FakeDataset([[9], [8]]), 1.0), Source("many", FakeDataset(UNITS), 3.0)]
     data, again, other = (make_data(sources, seed=seed, windowSteps=25) for seed in (0, 0, 1))
     drawn = [data._feed.source_of(batch) for batch in range(400)]
@@ -415,7 +415,7 @@ def test_mixed_sources_keep_their_weights_order_and_cursors(make_data):
         assert same(data.next(), resumed.next())
 
 
-def test_a_position_among_other_inputs_is_refused(make_data):
+def test_seek_with_other_inputs_raises(make_data):
     few, many = Source("few", FakeDataset([[9], [8]])), Source("many", FakeDataset(UNITS))
     saved = make_data([few, many]).state()
     with pytest.raises(DataError, match="the data in many, or how Hindcast prepares them, have changed"):
@@ -443,12 +443,12 @@ def test_two_inputs_of_one_path_are_two_sources(make_data):
         (
             {"batch_size": 20},
             (1.0, 3.0),
-            "the timesteps of a batch were 20 when the checkpoint was written and are 10",
+            "the timesteps per batch were 20 when the checkpoint was written and are 10",
         ),
         ({}, (1.0, 1.0), r"the weights of the inputs were \[1.0, 1.0\] when .* and are \[1.0, 3.0\] now"),
     ],
 )
-def test_a_position_among_other_batches_is_refused(options, weights, was, make_data):
+def test_seek_with_other_batches_raises(options, weights, was, make_data):
     few, many = FakeDataset([[9], [8]]), FakeDataset(UNITS)
     saved = make_data([Source("few", few, weights[0]), Source("many", many, weights[1])], **options).state()
     data = make_data([Source("few", few, 1.0), Source("many", many, 3.0)])
@@ -474,7 +474,7 @@ def test_inputs_without_weights_are_one_dataset(recorded, tmp_path):
         sources_of([a._replace(weight=1.0), b])
 
 
-def test_the_best_episodes_of_an_input_alone(recorded, tmp_path):
+def test_input_top_selects_best_episodes(recorded, tmp_path):
     """Rewards are the numbers of the steps, so that the last of these is the best."""
     recorded([[3, 2], [4]], "a"), recorded([[5, 6]], "b")
     best, all_of_it = opened(tmp_path / "a")._replace(top=0.3), opened(tmp_path / "b")
@@ -486,7 +486,7 @@ def test_the_best_episodes_of_an_input_alone(recorded, tmp_path):
     assert source.dataset.num_steps == 4
 
 
-def test_connectors_in_the_references_form_keep_composite_leaves(make_data):
+def test_rllib_connectors_keep_composite_leaves(make_data):
     dataset = FakeDataset(UNITS)
     space = gym.spaces.Dict({"camera": OBSERVATION_SPACE, "speed": OBSERVATION_SPACE})
     for block in dataset.blocks:
@@ -499,7 +499,7 @@ def test_connectors_in_the_references_form_keep_composite_leaves(make_data):
     assert torch.equal(batch["obs/camera"][:, 0], 0.25 - batch["rewards"])
 
 
-def test_what_runs_on_data_workers_can_be_sent_to_them(recorded, make_data):
+def test_prelearner_and_connectors_can_be_pickled(recorded, make_data):
     names = [{"name": "user_steps:Scale", "kwargs": {"factor": 2}}, "user_steps:NegateRewards"]
     dataset = recorded(UNITS)
     data = make_data(dataset, connectors=names, preLearner="user_steps:Whole")

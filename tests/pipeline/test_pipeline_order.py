@@ -48,7 +48,7 @@ def test_every_epoch_delivers_each_step_once(steps, seed, window_steps, window_b
 
 @examples(60)
 @given(units_of_steps, st.integers(0, 100), st.integers(1, 100), st.data())
-def test_locate_finds_the_item_that_walking_reaches(steps, seed, window_steps, data):
+def test_locate_agrees_with_iteration(steps, seed, window_steps, data):
     order = order_of(steps, seed=seed, window_steps=window_steps)
     cursor = data.draw(st.integers(0, 3 * sum(steps)))
     walked = delivered(order, 0, cursor + 5)
@@ -61,7 +61,7 @@ def test_locate_finds_the_item_that_walking_reaches(steps, seed, window_steps, d
     st.integers(1, 100),
     st.integers(1, 1000),
 )
-def test_windows_keep_both_limits_unless_one_unit_exceeds_them(units, window_steps, window_bytes):
+def test_windows_respect_limits_unless_one_unit_exceeds_them(units, window_steps, window_bytes):
     steps, nbytes = zip(*units, strict=True)
     order = order_of(steps, nbytes, window_steps=window_steps, window_bytes=window_bytes)
     windows = order.windows(0)
@@ -75,27 +75,27 @@ def test_windows_keep_both_limits_unless_one_unit_exceeds_them(units, window_ste
         assert too_many or too_large, "a window was closed although the next unit fitted"
 
 
-def test_a_unit_larger_than_the_window_is_one_of_its_own():
+def test_unit_beyond_window_limit_is_a_separate_window():
     order = order_of([10, 1000, 10], window_steps=50)
     assert {window.num_steps for window in order.windows(0)} <= {10, 20, 1000}
     assert any(window.units == (1,) for window in order.windows(0))
 
 
-def test_same_seed_same_order_and_another_seed_another():
+def test_order_depends_on_seed():
     steps = [20, 30, 40]
     first = delivered(order_of(steps, seed=7), 0, 200)
     assert first == delivered(order_of(steps, seed=7), 0, 200)
     assert first != delivered(order_of(steps, seed=8), 0, 200)
 
 
-def test_epochs_differ_in_units_and_in_steps():
+def test_epochs_differ_in_units_and_steps():
     order = order_of([10] * 20, window_steps=50)
     epochs = [delivered(order, epoch * 200, 200) for epoch in (0, 1)]
     assert epochs[0] != epochs[1]
     assert order.windows(0)[0].units != order.windows(1)[0].units
 
 
-def test_the_order_is_the_same_on_every_machine():
+def test_order_is_the_same_on_every_machine():
     """A snapshot: where it changes, runs that are resumed with a new version see other batches."""
     order = order_of([5, 7, 3, 6], seed=1, window_steps=12)
     assert [window.units for window in order.windows(0)] == [(1, 2), (3, 0)]
@@ -107,12 +107,12 @@ def test_units_without_steps_are_left_out():
     assert sorted(window.units for window in order.windows(0)) == [(1,), (3,)]
 
 
-def test_a_dataset_without_steps_is_refused():
+def test_dataset_without_steps_raises():
     with pytest.raises(DataError, match="no timesteps"):
         order_of([0, 0])
 
 
-def test_with_replacement_draws_from_the_window_and_keeps_the_cursor_exact():
+def test_order_with_replacement_draws_from_the_window():
     order = order_of([30, 30], window_steps=30, replacement=True)
     window, offset = order.locate(70)
     assert (window.epoch, window.index, offset) == (1, 0, 10)
@@ -123,12 +123,12 @@ def test_with_replacement_draws_from_the_window_and_keeps_the_cursor_exact():
 
 
 @pytest.mark.parametrize("cursor", [0, 1, 50, 100, 1000])
-def test_distinct_items(cursor):
+def test_num_distinct_without_replacement_counts_items(cursor):
     assert order_of([100]).num_distinct(cursor) == min(cursor, 100)
 
 
 @pytest.mark.parametrize("cursor", [0, 1, 150, 2000, 2050, 5000, 7321, 20_000])
-def test_distinct_items_with_replacement_are_those_that_drawing_finds(cursor):
+def test_num_distinct_with_replacement_matches_simulation(cursor):
     """Within a window, after some of an epoch's windows, and in the epochs after it."""
     found = [
         len(set(delivered(order_of([20] * 250, seed=seed, window_steps=100, replacement=True), 0, cursor)))
@@ -138,7 +138,7 @@ def test_distinct_items_with_replacement_are_those_that_drawing_finds(cursor):
     assert order.num_distinct(cursor) == pytest.approx(np.mean(found), rel=0.01, abs=10)
 
 
-def test_distinct_items_do_not_depend_on_when_they_were_asked_for():
+def test_num_distinct_does_not_depend_on_earlier_calls():
     order = order_of([20, 30, 1, 45] * 5, window_steps=60, replacement=True)
     asked = [order.num_distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
     fresh = [
@@ -158,7 +158,7 @@ def test_distinct_items_do_not_depend_on_when_they_were_asked_for():
         {"nbytes": [100, 100, 101]},
     ],
 )
-def test_the_digest_changes_with_whatever_changes_the_order(other):
+def test_digest_changes_with_the_order(other):
     assert order_of([5, 6, 7]).digest == order_of([5, 6, 7]).digest
     assert order_of([5, 6, 7], **other).digest != order_of([5, 6, 7]).digest
     assert order_of([5, 6, 8]).digest != order_of([5, 6, 7]).digest

@@ -34,7 +34,7 @@ def episodes_of(values: Any, rewards: Any = None, width: int = 1) -> dict[str, l
     return {"episodes": [episode]}
 
 
-def test_several_columns_of_rows_make_one_vector() -> None:
+def test_schema_with_several_columns_stacks_one_vector() -> None:
     rows = {"age": np.arange(3), "weight": np.ones(3), "actions": np.zeros(3, int), "rewards": np.ones(3)}
     rows["eps_id"] = np.array(["a", "a", "b"], dtype=object)
     found = OfflinePreLearner._map_to_episodes(None, batch=rows, schema={"obs": ["age", "weight"]})
@@ -101,24 +101,27 @@ class NoisyBatch(OfflinePreLearner):
         return {"default_policy": columns}
 
 
-MAPS, NOISE = "_map_to_episodes", "made two different columns '{}' of the same data: draw random numbers from"
+MAPS, NOISE = (
+    "_map_to_episodes",
+    "returned two different columns '{}' for the same data: draw random numbers only from",
+)
 MISTAKES = {
     Noisy: (MAPS, NOISE.format("obs")),
     Counting: (MAPS, NOISE.format("obs")),
     Mutating: (MAPS, "raised ValueError at {}: output array is read-only"),
-    Texts: (MAPS, "gave rewards that are not numbers, such as 'a'."),
+    Texts: (MAPS, "returned rewards that are not numbers, such as 'a'."),
     Nothing: (MAPS, "returned a NoneType; it must return a list of SingleAgentEpisode."),
-    Wide: (MAPS, "gave 'obs' of shape [2]; the observation space has [1]."),
+    Wide: (MAPS, "returned 'obs' of shape [2]; the observation space has [1]."),
     OfBatches: (
         "_map_sample_batch_to_episode",
-        "is called for SampleBatch data alone: override _map_to_episodes",
+        "is only called for SampleBatch data: override _map_to_episodes",
     ),
     NoisyRows: ("map_rows", NOISE.format("obs")),
     NoisyBatch: ("__call__", NOISE.format("obs")),
 }
 
 
-def test_what_is_right_is_taken() -> None:
+def test_valid_prelearner_is_accepted() -> None:
     block = Right.make_episodes(ROWS, {}, TOLD, "a file")
     assert block is not None
     assert block.length.tolist() == [5]
@@ -126,7 +129,7 @@ def test_what_is_right_is_taken() -> None:
 
 
 @pytest.mark.parametrize("kind", MISTAKES, ids=lambda kind: kind.__name__)
-def test_a_mistake_is_one_sentence(kind: type[OfflinePreLearner]) -> None:
+def test_mistake_raises_one_sentence(kind: type[OfflinePreLearner]) -> None:
     method, expected = MISTAKES[kind]
     with pytest.raises(UserCodeError) as error:
         kind.make_episodes(ROWS, {}, TOLD, "a file")

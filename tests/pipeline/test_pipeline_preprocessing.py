@@ -35,7 +35,9 @@ def acted(preprocessing, dataset):
 @pytest.mark.parametrize("shape", [(3,), (4, 4, 2)])
 @pytest.mark.parametrize("frame_stack", [1, 2, 4])
 @pytest.mark.parametrize("observation_filter", ["none", "meanStd"])
-def test_training_sees_what_acting_sees(kind, shape, frame_stack, observation_filter, make_feed):
+def test_training_and_acting_get_the_same_observations(
+    kind, shape, frame_stack, observation_filter, make_feed
+):
     space = gym.spaces.Box(-np.inf, np.inf, shape, np.float64)
     preprocessing = Preprocessing(
         space, gym.spaces.Discrete(2), observation_filter=observation_filter, frame_stack=frame_stack
@@ -51,7 +53,7 @@ def test_training_sees_what_acting_sees(kind, shape, frame_stack, observation_fi
 
 
 @pytest.mark.parametrize("kind", ["resident", "streaming"])
-def test_images_keep_their_dtype_and_are_stored_once(kind, make_feed):
+def test_images_keep_dtype_and_are_stored_once(kind, make_feed):
     dataset = FakeDataset(UNITS, obs_shape=(8, 8, 1))
     for block in dataset.blocks:
         block.columns["obs"] = block.columns["obs"].astype(np.uint8)

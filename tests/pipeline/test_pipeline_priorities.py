@@ -40,7 +40,7 @@ class Slowly:
     alpha=st.sampled_from([0.0, 0.6, 1.0]),
     seed=st.integers(0, 1000),
 )
-def test_places_are_drawn_as_by_a_search_through_all(size, alpha, seed):
+def test_draws_equal_those_of_linear_search(size, alpha, seed):
     random = np.random.default_rng(seed)
     ours, slowly = Priorities(size, alpha), Slowly(size, alpha)
     begin = int(random.integers(0, size))
@@ -57,7 +57,7 @@ def test_places_are_drawn_as_by_a_search_through_all(size, alpha, seed):
         assert likelier.tolist() == pytest.approx([ratio for _, ratio in expected])
 
 
-def test_how_often_a_place_is_drawn_follows_from_its_priority():
+def test_draw_frequency_is_proportional_to_priority():
     ours = Priorities(200, alpha=0.5)
     wanted = np.sqrt(np.arange(200.0) + 1e-6)
     ours.set(torch.arange(200), torch.arange(200.0, dtype=torch.float64))
@@ -68,7 +68,7 @@ def test_how_often_a_place_is_drawn_follows_from_its_priority():
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1.0 - 2**-53])
-def test_a_place_without_a_priority_is_never_drawn(uniform):
+def test_empty_slot_is_never_drawn(uniform):
     ours = Priorities(1000, alpha=1.0)
     ours.set(torch.tensor([3, 700]), torch.tensor([1e-3, 1e6]))
     drawn, _ = ours.draw(torch.tensor([uniform], dtype=torch.float64))
@@ -76,7 +76,7 @@ def test_a_place_without_a_priority_is_never_drawn(uniform):
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_a_priority_that_is_no_number_is_found(wrong):
+def test_invalid_priority_is_reported(wrong):
     ours = Priorities(100, alpha=0.6)
     assert not ours.set(torch.arange(100), torch.ones(100))
     assert ours.set(torch.tensor([4]), torch.tensor([wrong]))
@@ -84,7 +84,7 @@ def test_a_priority_that_is_no_number_is_found(wrong):
     assert ((drawn >= 0) & (drawn < 100)).all()
 
 
-def test_uniform_numbers_follow_from_their_number():
+def test_uniforms_depend_only_on_their_index():
     numbers = Uniforms(3, "draw").take(0, 10_000)
     assert (numbers[:4096] == generator(3, "draw", 0).random(4096)).all()
     parts = Uniforms(3, "draw")

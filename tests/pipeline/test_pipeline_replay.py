@@ -47,7 +47,7 @@ def same(one, other):
 
 
 @both
-def test_each_item_is_drawn_from_all_data_and_holds_what_belongs_together(sampling):
+def test_draws_cover_all_data_and_columns_belong_together(sampling):
     (batch,) = learn(feed_of(sampling, batch_size=4000), 1)
     step = batch["rewards"]
     assert torch.equal(batch["actions"], torch.stack([step, -step], 1))
@@ -57,7 +57,7 @@ def test_each_item_is_drawn_from_all_data_and_holds_what_belongs_together(sampli
     assert counts.max() < 2 * 4000 / STEPS
 
 
-def test_items_are_drawn_by_the_priorities_that_they_got_last():
+def test_draws_follow_the_last_priorities():
     feed, slowly = feed_of("prioritized", batch_size=6, seed=4, alpha=0.7, beta=0.5), np.ones(STEPS)
     uniform = feed._draws._uniforms.take(0, 6 * 200).reshape(200, 6)
     for numbers in uniform:
@@ -74,7 +74,7 @@ def test_items_are_drawn_by_the_priorities_that_they_got_last():
 
 @both
 @pytest.mark.parametrize("done", [0, 1, 7])
-def test_a_run_goes_on_exactly_where_it_was(sampling, done):
+def test_resume_repeats_the_run_exactly(sampling, done):
     whole, resumed = (feed_of(sampling, batch_size=13) for _ in range(2))
     learn(whole, done)
     learn(resumed, 3)
@@ -89,7 +89,7 @@ def test_a_run_goes_on_exactly_where_it_was(sampling, done):
 
 
 @both
-def test_learners_draw_together_what_one_draws(sampling):
+def test_shards_of_learners_equal_the_draws_of_one(sampling):
     alone, ranks = feed_of(sampling), [feed_of(sampling) for _ in range(3)]
     for _ in range(20):
         (expected,) = learn(alone, 1)
@@ -99,7 +99,7 @@ def test_learners_draw_together_what_one_draws(sampling):
             feed.prioritise(torch.cat([errors(part) for part in parts]))
 
 
-def test_sequences_are_drawn_by_priorities_of_their_own():
+def test_sequences_have_their_own_priorities():
     feed = feed_of("prioritized", batch_size=4, units=[[10, 4], [7]], seq_len=5, burn_in=1)
     for _ in range(5):
         batch = feed.next()
@@ -108,7 +108,7 @@ def test_sequences_are_drawn_by_priorities_of_their_own():
         feed.prioritise(batch["rewards"].mean(1))
 
 
-def test_a_position_in_other_data_or_of_other_draws_is_refused():
+def test_seek_to_position_of_other_data_or_draws_raises():
     feed = feed_of("prioritized")
     with pytest.raises(DataError, match="the data in data, or how Hindcast prepares them, have changed"):
         feed.seek(feed_of("prioritized", units=[*UNITS, [1]]).state())
@@ -117,7 +117,7 @@ def test_a_position_in_other_data_or_of_other_draws_is_refused():
             feed.seek(other.state())
 
 
-def test_priorities_and_draws_by_priority_come_together():
+def test_priorities_require_prioritized_sampling():
     with pytest.raises(UserCodeError, match="its needs must say sampling='prioritized'"):
         feed_of("uniform").prioritise(torch.ones(10))
     feed = feed_of("prioritized")
@@ -132,12 +132,12 @@ def test_priorities_and_draws_by_priority_come_together():
     ("options", "sentence"),
     [
         ({"sampling": "all"}, "sampling is 'all'; it must be one of 'epochs', 'uniform', 'prioritized'"),
-        ({"sampling": "uniform", "targets": True}, "targets are of windows"),
+        ({"sampling": "uniform", "targets": True}, "targets require sampling 'epochs'"),
         ({"sampling": "prioritized", "alpha": -1.0}, "alpha is -1.0"),
         ({"columns": frozenset({"weights"}), "sampling": "prioritized"}, "the column 'weights'"),
     ],
 )
-def test_needs_that_are_not_possible_are_refused(options, sentence):
+def test_impossible_sampling_needs_raise(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         Needs(**{"columns": ALL, **options})
 
@@ -151,14 +151,14 @@ def test_needs_that_are_not_possible_are_refused(options, sentence):
     ],
 )
 @both
-def test_data_that_cannot_be_drawn_from_are_refused(recorded, pipeline, sentence, sampling):
+def test_draws_from_streamed_data_raise(recorded, pipeline, sentence, sampling):
     spec = PipelineSpec.model_validate(pipeline)
     needs = Needs(frozenset({"obs"}), sampling=sampling)
     with pytest.raises(SpecError, match=sentence):
         OfflineData([Source("data", recorded(UNITS))], needs, batch_size=4, pipeline=spec)
 
 
-def test_weighted_sources_have_priorities_of_their_own(recorded):
+def test_weighted_sources_have_their_own_priorities(recorded):
     sources = [Source("one", recorded(UNITS, "one"), 0.7), Source("two", recorded(UNITS[:3], "two"), 0.3)]
     whole, resumed = (
         OfflineData(sources, Needs(ALL, sampling="prioritized"), batch_size=8, seed=1) for _ in range(2)

@@ -53,7 +53,7 @@ def plain(state):
     capacity=st.integers(1, 60),
     nbytes=st.none() | st.integers(1, 3000),
 )
-def test_the_oldest_episodes_leave_whole(lengths, capacity, nbytes):
+def test_oldest_episodes_are_evicted_whole(lengths, capacity, nbytes):
     store, slowly, first = EpisodeStore(capacity, nbytes), [], 0
     for own in lengths:
         block = block_of(own, first)
@@ -76,7 +76,7 @@ def test_the_oldest_episodes_leave_whole(lengths, capacity, nbytes):
     assert (found == expected[steps]).all()
 
 
-def test_few_blocks_are_held_however_episodes_come():
+def test_store_merges_blocks():
     store = EpisodeStore(100_000)
     for number in range(2000):
         store.add(block_of([3 + number % 5], number))
@@ -91,7 +91,7 @@ def test_text_counts_by_its_characters():
 
 
 @KINDS
-def test_fragments_become_one_episode(kind):
+def test_fragments_are_joined_to_one_episode(kind):
     buffer = kind(100)
     buffer.add([episode(0, 4), episode(1, 3), episode(0, 2, start=4)])
     buffer.add(episode(1, 2, start=3, end="terminated"))
@@ -109,7 +109,7 @@ def test_fragments_become_one_episode(kind):
 
 
 @KINDS
-def test_a_transition_covers_its_steps(kind):
+def test_transition_covers_n_steps(kind):
     buffer = kind(1000)
     buffer.add([episode(number, 3 + number, end="truncated", infos=True) for number in range(8)])
     options = {"n_step": (1, 4), "gamma": 0.5, "include_infos": True, "include_extra_model_outputs": True}
@@ -158,7 +158,7 @@ def test_rows_are_adjacent_steps_of_episodes():
     assert buffer.get_sampled_timesteps() == 350
 
 
-def test_sequences_are_slices_with_their_lookback():
+def test_sampled_sequences_have_lookback():
     buffer = EpisodeReplayBuffer(1000)
     buffer.add([episode(number, 2 + 5 * number) for number in range(3)])
     starts = set()
@@ -173,7 +173,7 @@ def test_sequences_are_slices_with_their_lookback():
         buffer.sample(1, sample_episodes=True, batch_length_T=20, min_batch_length_T=13)
 
 
-def test_composite_values_come_as_their_space_has_them():
+def test_composite_values_have_the_structure_of_their_space():
     space = gym.spaces.Dict(
         place=gym.spaces.Box(-1, 1, (2,)), pair=gym.spaces.Tuple([gym.spaces.Discrete(3)] * 2)
     )
@@ -196,7 +196,7 @@ def test_composite_values_come_as_their_space_has_them():
     assert isinstance(sample["obs"]["pair"], tuple)
 
 
-def test_blocks_of_data_are_taken_as_they_are():
+def test_blocks_of_data_are_accepted():
     buffer = EpisodeReplayBuffer(1000)
     buffer.add(block_of([4, 5]))
     buffer.add(block_of([3], first=9))
@@ -205,7 +205,7 @@ def test_blocks_of_data_are_taken_as_they_are():
 
 
 @KINDS
-def test_a_buffer_goes_on_exactly_where_it_was(kind):
+def test_buffer_after_set_state_continues_exactly(kind):
     whole, resumed = kind(60, seed=7), kind(60)
 
     def learn(buffer, rounds):
@@ -227,7 +227,7 @@ def test_a_buffer_goes_on_exactly_where_it_was(kind):
     assert whole.get_num_episodes_evicted() == 24 - whole.get_num_episodes() > 0
 
 
-def test_priorities_are_still_due_after_a_resume():
+def test_pending_priorities_survive_a_resume():
     whole, resumed = (PrioritizedEpisodeReplayBuffer(60, alpha=0.5) for _ in range(2))
     resumed.set_state(whole.get_state())  # of an empty buffer
     whole.add([episode(0, 6), episode(1, 5)])
@@ -239,7 +239,7 @@ def test_priorities_are_still_due_after_a_resume():
     assert plain(whole.get_state()) == plain(resumed.get_state())
 
 
-def test_steps_are_drawn_by_their_priorities_which_move_with_them():
+def test_priorities_move_with_their_steps():
     buffer = PrioritizedEpisodeReplayBuffer(40, alpha=0.5, seed=3)
     wanted = {}
     for number in range(12):
@@ -263,7 +263,7 @@ def test_steps_are_drawn_by_their_priorities_which_move_with_them():
     np.testing.assert_allclose(weights, (powers / powers.min()) ** -0.4, rtol=1e-5)
 
 
-def test_new_steps_have_the_greatest_priority_so_far():
+def test_new_steps_have_the_maximum_priority():
     buffer = PrioritizedEpisodeReplayBuffer(100, alpha=1.0)
     buffer.add(episode(0, 4))
     buffer.sample(200)
@@ -272,7 +272,7 @@ def test_new_steps_have_the_greatest_priority_so_far():
     assert buffer._draws.priorities.powers[:8].tolist() == pytest.approx([50.0] * 8)
 
 
-def test_what_cannot_be_done_is_refused():
+def test_invalid_arguments_of_buffer_raise():
     buffer, prioritised = EpisodeReplayBuffer(100), PrioritizedEpisodeReplayBuffer(100)
     with pytest.raises(ValueError, match="capacity_bytes is 0"):
         PrioritizedEpisodeReplayBuffer(capacity_bytes=0)

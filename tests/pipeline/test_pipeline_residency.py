@@ -6,7 +6,7 @@ from hindcast import memory
 from hindcast.pipeline import residency
 
 
-def test_a_containers_limit_bounds_its_memory(tmp_path, monkeypatch):
+def test_host_memory_respects_the_container_limit(tmp_path, monkeypatch):
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     unlimited, limited = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
     unlimited.write_text("max\n")

@@ -53,7 +53,7 @@ def begin():
 
 
 @both
-def test_targets_hold_until_their_window_is_used_up(kind, begin):
+def test_targets_are_kept_until_the_window_ends(kind, begin):
     training = begin(kind)
     for _ in range(40):
         window = training.feed._order.locate(training.feed.cursor + 3)[0]
@@ -63,7 +63,7 @@ def test_targets_hold_until_their_window_is_used_up(kind, begin):
 
 @both
 @pytest.mark.parametrize("every", [1, 3])
-def test_targets_are_computed_anew_when_they_are_due(kind, every, begin):
+def test_targets_are_recomputed_when_due(kind, every, begin):
     training = begin(kind, every)
     for update in range(40):
         assert training.feed.metrics().get("targets_age", 0) <= every
@@ -74,7 +74,7 @@ def test_targets_are_computed_anew_when_they_are_due(kind, every, begin):
 @both
 @pytest.mark.parametrize("every", [None, 3])
 @pytest.mark.parametrize("done", [0, 1, 5, 6, 7, 8, 25])
-def test_a_training_goes_on_with_the_targets_it_had(kind, every, done, begin):
+def test_resume_keeps_current_targets(kind, every, done, begin):
     whole = begin(kind, every)
     for _ in range(done):
         whole.update()
@@ -90,7 +90,7 @@ def test_a_training_goes_on_with_the_targets_it_had(kind, every, done, begin):
 
 
 @both
-def test_a_feed_that_was_closed_goes_on_with_its_targets(kind, begin):
+def test_closed_feed_keeps_current_targets(kind, begin):
     training, other = begin(kind), begin(kind)
     for _ in range(9):
         training.update()
@@ -100,7 +100,7 @@ def test_a_feed_that_was_closed_goes_on_with_its_targets(kind, begin):
         assert torch.equal(training.update()["made_at"], other.update()["made_at"])
 
 
-def test_only_targets_in_use_are_kept(begin):
+def test_tensors_contain_only_current_targets(begin):
     training = begin("streaming")
     while training.feed.cursor < training.feed.epoch_size:
         training.update()
@@ -109,7 +109,7 @@ def test_only_targets_in_use_are_kept(begin):
         assert [len(column) for column in kept.values()] == ([window.steps] if offset else [])
 
 
-def test_each_source_of_a_mix_has_targets_of_its_own(begin):
+def test_mixed_sources_have_their_own_targets(begin):
     def mixed():
         parts = [begin("streaming"), begin("resident")]
         return parts, MixedFeed([(part.feed, 1.0) for part in parts], 0, 4)
@@ -129,7 +129,7 @@ def test_each_source_of_a_mix_has_targets_of_its_own(begin):
 
 
 @pytest.mark.parametrize("frames", [1, 3])
-def test_observations_of_a_window_are_as_in_batches(frames):
+def test_map_observations_equals_batches(frames):
     dataset = FakeDataset(UNITS, obs_shape=(2, 2))
     preprocessing = Preprocessing(_box(), _box(), frame_stack=frames)
     window = loader_of(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).load_all(0)

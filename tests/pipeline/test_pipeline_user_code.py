@@ -7,7 +7,7 @@ from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.user_code import calling, import_object, import_subclass
 
 
-def test_an_error_within_a_library_names_the_users_own_line():
+def test_error_within_a_library_names_the_users_line():
     with (
         pytest.raises(
             UserCodeError, match=r"^reading raised JSONDecodeError at .*test_pipeline_user_code\.py:\d+: "
@@ -17,19 +17,19 @@ def test_an_error_within_a_library_names_the_users_own_line():
         json.loads("{")
 
 
-def test_an_error_without_words_and_one_of_many_lines():
+def test_error_without_message_or_with_many_lines_is_one_sentence():
     with pytest.raises(UserCodeError, match=r"raised ValueError at .*: no message$"), calling("it"):
         raise ValueError
     with pytest.raises(UserCodeError, match=r": first$"), calling("it"):
         raise ValueError("first\nsecond")
 
 
-def test_a_sentence_for_the_user_passes_as_it_is():
+def test_user_error_passes_unchanged():
     with pytest.raises(DataError, match=r"^the file is damaged$"), calling("it"):
         raise DataError("the file is damaged")
 
 
-def test_importing_a_module_that_raises_is_the_users_error(tmp_path, monkeypatch):
+def test_import_of_module_that_raises_is_a_user_code_error(tmp_path, monkeypatch):
     (tmp_path / "raising_module.py").write_text("import json\nnumber = 1 / 0\n")
     (tmp_path / "lacking_module.py").write_text("import a_package_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -39,7 +39,7 @@ def test_importing_a_module_that_raises_is_the_users_error(tmp_path, monkeypatch
         import_object("lacking_module:number", "spec.x")
 
 
-def test_a_syntax_error_is_where_the_file_has_it(tmp_path, monkeypatch):
+def test_syntax_error_names_its_line(tmp_path, monkeypatch):
     (tmp_path / "misspelt_module.py").write_text("number = 1\nnumber +* 2\n")
     (tmp_path / "importing_module.py").write_text("\n\n\nimport misspelt_module\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -50,12 +50,12 @@ def test_a_syntax_error_is_where_the_file_has_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["nowhere:X", "json.nowhere:X", "json:Nobody"])
-def test_a_wrong_path_is_the_resources_error(path):
+def test_invalid_import_path_is_a_spec_error(path):
     with pytest.raises(SpecError, match=r"^spec\.x is "):
         import_object(path, "spec.x")
 
 
-def test_subclasses_only():
+def test_import_subclass_rejects_other_classes():
     assert import_subclass("json:JSONDecodeError", ValueError, "spec.x") is json.JSONDecodeError
     with pytest.raises(SpecError, match="not a subclass of ValueError"):
         import_subclass("json:JSONDecoder", ValueError, "spec.x")

@@ -1,6 +1,6 @@
-"""`BC`, `PPO` and so on: RLlib's classes of algorithms, each made when it is first used.
+"""`BC`, `PPO` and so on: RLlib's classes of algorithms, each created on first use.
 
-They are what `build_algo()` gives, built by their own names: `BC(config=BCConfig()…)`, `BC.from_checkpoint(path)`,
+They build the same as `build_algo()`: `BC(config=BCConfig()…)`, `BC.from_checkpoint(path)`,
 `tune.Tuner(BC, …)`.
 """
 
@@ -18,14 +18,14 @@ from hindcast.errors import SpecError
 
 
 class NamedAlgorithm(RunningAlgorithm):
-    """A running algorithm, by its name.
+    """A running algorithm with the class name of its algorithm.
 
     Args:
         config: its config, or options by name.
-        env: as of `environment()`; None is the config's.
+        env: see `environment()`; None uses the config's.
 
     Raises:
-        UserError: what is wrong with the options, the environment or the data; the config is another algorithm's.
+        UserError: the options, the environment or the data are invalid, or the config is for another algorithm.
     """
 
     algorithm_name: ClassVar[str]
@@ -34,23 +34,24 @@ class NamedAlgorithm(RunningAlgorithm):
         if not isinstance(config, AlgorithmConfig):
             config = self.get_default_config().update_from_dict(config or {})
         if config.algorithm != self.algorithm_name:
-            raise SpecError(f"{self.algorithm_name} is given a config of {config.algorithm}.")
+            raise SpecError(f"{self.algorithm_name} cannot be built from a config of {config.algorithm}.")
         super().__init__(config if env is None else config.copy(copy_frozen=False).environment(env))
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
-        """A config without options."""
+        """Return a config without options."""
         return AlgorithmConfig(cls.algorithm_name)
 
 
 def get_trainable_cls(name: str) -> type[NamedAlgorithm]:
-    """The class of an algorithm.
+    """Return the class of an algorithm.
 
     Raises:
-        SpecError: there is no algorithm of that name.
+        SpecError: the algorithm is unknown.
     """
     if name not in schemas():
         raise SpecError(f"{name!r} is not an algorithm{nearest(name, schemas())}")
+    # A module's own `__getattr__` is not called for its globals.
     return __getattr__(name)
 
 

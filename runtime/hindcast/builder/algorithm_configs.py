@@ -1,6 +1,6 @@
-"""`BCConfig`, `PPOConfig` and so on: the config of each registered algorithm, made when it is first used.
+"""`BCConfig`, `PPOConfig` and so on: the config of each registered algorithm, created on first use.
 
-For editors and type checkers `make crds` writes the classes out, in `algorithm_configs.pyi`.
+For editors and type checkers `make crds` writes the classes to `algorithm_configs.pyi`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ _SUFFIX = "Config"
 
 
 class UnknownConfig(SpecError, ImportError):
-    """A config of an unknown algorithm. `from hindcast import …` would replace the text of an `AttributeError`."""
+    """The config of an unknown algorithm; `from … import` would replace the text of an `AttributeError`."""
 
 
 def __getattr__(name: str) -> type[AlgorithmConfig]:
     algorithm = name.removesuffix(_SUFFIX)
+    # Names in lower case are looked up by Python itself, such as `__path__`, and must raise AttributeError.
     if name[:1].isupper() and (name == algorithm or algorithm not in schemas()):
         raise UnknownConfig(f"Hindcast has no {name}{_advice(algorithm.partition('Conf')[0])}")
     return named_class(algorithm, name, AlgorithmConfig, globals(), "default_algorithm")

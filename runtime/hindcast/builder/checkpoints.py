@@ -1,4 +1,4 @@
-"""The checkpoint that `save_to_path` writes, one folder with the config as JSON, and what is restored from one."""
+"""Write the checkpoints of `save_to_path`, one folder with the config as JSON, and restore from them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hindcast.names import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT
 from hindcast.storage.location import Location, resolve
 
 CONFIG_KEY = "config"
-"""Among the counters of a checkpoint's training state."""
+"""Key of the config in the counters of a checkpoint's training state."""
 CheckpointPart = Literal["everything", "learner", "policy"]
 
-_OF_VALUES = "vf_share_layers"
+_VALUE_OPTION = "vf_share_layers"
 
 
 class SingleCheckpointStore(CheckpointStore):
-    """A store that is itself the one checkpoint in it.
+    """A checkpoint store whose folder is its only checkpoint.
 
     Args:
-        counters: added to what the checkpoint counts.
+        counters: further counters for the checkpoint.
     """
 
     def __init__(self, location: Location, counters: dict[str, Any] | None = None) -> None:
@@ -45,55 +45,55 @@ class SingleCheckpointStore(CheckpointStore):
         """Write the folder.
 
         Raises:
-            DataError: it holds something other than a checkpoint.
+            DataError: the folder contains files and is not a checkpoint.
         """
         names = [entry.relative_path for entry in self.location.list()]
         if names and not self.location.child("checkpoint.json").exists():
             raise DataError(
-                f"{self.location} holds {', '.join(names[:3])} and is not a checkpoint: give save_to_path() a new "
+                f"{self.location} contains {', '.join(names[:3])} and is not a checkpoint: pass save_to_path() a new "
                 "or empty folder, or an earlier checkpoint."
             )
-        counted = training.model_copy(update={"counters": {**training.counters, **self._counters}})
-        return super().save(policy, learner, counted, protect)
+        state = training.model_copy(update={"counters": {**training.counters, **self._counters}})
+        return super().save(policy, learner, state, protect)
 
     def _folder(self, updates: int) -> Location:  # noqa: ARG002
         return self.location
 
     def _saved_updates(self) -> list[int]:
-        return []  # evaluations mark none of them as best, and none is removed
+        return []  # no checkpoint is marked as best or removed
 
 
 def load_config(checkpoint: Checkpoint) -> AlgorithmConfig:
-    """The config that a checkpoint was written with.
+    """Return the config that a checkpoint was written with.
 
     Raises:
         DataError: the config is missing or incomplete.
     """
     state = checkpoint.training
-    saved = state.counters.get(CONFIG_KEY)
-    lacks = ["config"] if saved is None else saved["leftOut"]
-    if saved is None or lacks:
+    config = state.counters.get(CONFIG_KEY)
+    missing = ["config"] if config is None else config["leftOut"]
+    if config is None or missing:
         raise DataError(
-            f"{checkpoint.location} has no {' and no '.join(lacks)}: pass the config, "
+            f"{checkpoint.location} has no {' and no '.join(missing)}: pass the config, "
             "from_checkpoint(path, config), or call config.build_algo() and restore_from_path(path)."
         )
-    return AlgorithmConfig(state.algorithm).update_from_dict(saved["options"])
+    return AlgorithmConfig(state.algorithm).update_from_dict(config["options"])
 
 
 def config_to_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON, classes and functions by their path; `leftOut` names those that cannot be written as JSON."""
-    written: dict[str, Any] = {}
+    """Convert options to JSON, classes and functions to their paths; `leftOut` names those that JSON cannot hold."""
+    encoded: dict[str, Any] = {}
     for name, value in options.items():
         try:
-            written[name] = orjson.loads(
-                orjson.dumps(_named(name, value), _plain, orjson.OPT_SERIALIZE_NUMPY)
+            encoded[name] = orjson.loads(
+                orjson.dumps(_to_names(name, value), _to_json, orjson.OPT_SERIALIZE_NUMPY)
             )
         except TypeError:
             continue
-    return {"options": written, "leftOut": [name for name in options if name not in written]}
+    return {"options": encoded, "leftOut": [name for name in options if name not in encoded]}
 
 
-def _named(name: str, value: Any) -> Any:
+def _to_names(name: str, value: Any) -> Any:
     if name == "env":
         return environment_id(value)
     if name == "input_" and isinstance(value, Mapping):
@@ -101,88 +101,96 @@ def _named(name: str, value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if path := import_path_of(value):
         return path
     if hasattr(value, "contains") and hasattr(value, "sample"):
         return space_to_field(value)
+    # orjson's `default` function must raise TypeError for a value that it cannot convert.
     raise TypeError
 
 
 def parse_component(component: str | None) -> CheckpointPart:
-    """What a component's name means: None is everything.
+    """Return the part of a checkpoint that a component names; None names everything.
 
     Raises:
-        SpecError: a checkpoint has no such component.
+        SpecError: the component is unknown.
     """
     if component is None:
         return "everything"
-    steps = [step for step in component.replace(os.sep, "/").split("/") if step]
-    if steps[-1:] == [DEFAULT_MODULE_ID]:
-        steps.pop()
-    if steps[-1:] == [COMPONENT_RL_MODULE]:
+    parts = [step for step in component.replace(os.sep, "/").split("/") if step]
+    if parts[-1:] == [DEFAULT_MODULE_ID]:
+        parts.pop()
+    if parts[-1:] == [COMPONENT_RL_MODULE]:
         return "policy"
-    if steps and set(steps) <= {COMPONENT_LEARNER_GROUP, COMPONENT_LEARNER}:
+    if parts and set(parts) <= {COMPONENT_LEARNER_GROUP, COMPONENT_LEARNER}:
         return "learner"
-    known = (COMPONENT_RL_MODULE, COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP)
+    components = (COMPONENT_RL_MODULE, COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP)
     raise SpecError(
-        f"component is {component!r}, which checkpoints do not have{nearest(component, known)}: the policy is "
+        f"component is {component!r}, which is not in checkpoints{nearest(component, components)}: the policy is "
         f"{COMPONENT_RL_MODULE!r}, the policy with its optimisers {COMPONENT_LEARNER!r}; None restores everything."
     )
 
 
 def load_policy(policy: Policy, path: str | Path) -> str | None:
-    """Give `policy` the weights and filters of a checkpoint's.
+    """Load the weights and filters of a checkpoint's policy into `policy`.
 
     Args:
         path: a checkpoint, a folder of checkpoints, or a `module` folder.
 
     Returns:
-        A note if the current value head is kept because the checkpoint has none.
+        A note if the checkpoint has no value head and the current one is kept.
 
     Raises:
-        DataError: there is no policy at the path, or it has other spaces or another model.
+        DataError: there is no policy at the path, or its spaces or its model differ.
     """
     location = resolve(path)
     if not location.child(DESCRIPTION).exists():
         location = find_checkpoint(location).module
     saved = Policy.load(location)
-    where = f"the policy at {path}"
-    _same_spaces(where, policy, saved)
-    _same_model(where, policy, saved)
-    has_no_value_head = policy.load_weights(saved, where)
-    return f"{where} has no value head; the current one is kept" if has_no_value_head else None
+    label = f"the policy at {path}"
+    _check_spaces(label, policy, saved)
+    _check_model(label, policy, saved)
+    has_no_value_head = policy.load_weights(saved, label)
+    return f"{label} has no value head; the current one is kept" if has_no_value_head else None
 
 
-def _same_spaces(where: str, policy: Policy, saved: Policy) -> None:
-    for what, own, given in (
+def _check_spaces(label: str, policy: Policy, saved: Policy) -> None:
+    for subject, current, restored in (
         ("observations", policy.observation_space, saved.observation_space),
         ("actions", policy.action_space, saved.action_space),
     ):
-        if own != given:
+        if current != restored:
             raise DataError(
-                f"{where} has {what} {given}, this policy has {own}: it belongs to another environment."
+                f"{label} has {subject} {restored}, but this policy has {current}: it belongs to another environment."
             )
 
 
-def _same_model(where: str, policy: Policy, saved: Policy) -> None:
-    """Activations and filters leave no trace in the weights' shapes, so options are compared, not shapes alone."""
-    own, given = policy.module.model_config, saved.module.model_config
-    both_value = policy.module.value and saved.module.value
-    for name in type(own).model_fields:
-        if (name == _OF_VALUES and not both_value) or name == "dropout" or name.endswith("_initializer"):
+def _check_model(label: str, policy: Policy, saved: Policy) -> None:
+    """Check that the options of the two models are equal."""
+    # Options and not only shapes: activations and filters do not show in the weights' shapes.
+    config, saved_config = policy.module.model_config, saved.module.model_config
+    have_value_heads = policy.module.value and saved.module.value
+    for name in type(config).model_fields:
+        if (
+            # Initialisers and dropout do not change what saved weights compute, nor does sharing layers with a value
+            # head that one of the two lacks.
+            (name == _VALUE_OPTION and not have_value_heads)
+            or name == "dropout"
+            or name.endswith("_initializer")
+        ):
             continue
-        if getattr(own, name) != getattr(given, name):
+        if getattr(config, name) != getattr(saved_config, name):
             raise DataError(
-                f"{where} was trained with {name}={getattr(given, name)!r}, this config has "
-                f"{getattr(own, name)!r}: give rl_module() the model_config that it was trained with."
+                f"{label} was trained with {name}={getattr(saved_config, name)!r}, but this config has "
+                f"{getattr(config, name)!r}: pass rl_module() the model_config that it was trained with."
             )
-    ours, theirs = policy.preprocessing.to_json(), saved.preprocessing.to_json()
-    for name in ours:
-        if ours[name] != theirs.get(name):
+    preprocessing, saved_preprocessing = policy.preprocessing.to_json(), saved.preprocessing.to_json()
+    for name in preprocessing:
+        if preprocessing[name] != saved_preprocessing.get(name):
             raise DataError(
-                f"{where} was trained with {name} {theirs.get(name)!r} between environment and module, this "
-                f"config has {ours[name]!r}: give environment() the options that it was trained with."
+                f"{label} was trained with {name} {saved_preprocessing.get(name)!r} between environment and module, "
+                f"but this config has {preprocessing[name]!r}: pass environment() the options that it was trained with."
             )

@@ -1,4 +1,4 @@
-"""Options of RLlib that say several of ours at once: `input_evaluation`, and dictionaries of settings."""
+"""Expand RLlib's options that stand for several of Hindcast's: `input_evaluation`, and dictionaries of settings."""
 
 from __future__ import annotations
 
@@ -13,92 +13,97 @@ from hindcast.errors import SpecError
 Options = Mapping[str, Any]
 
 _SIMULATION: Final = "simulation"
-_JUDGES: Final = ("offline_evaluation_held_out", "offline_evaluation_input")
-_HELD_OUT: Final = 0.1
-_BUFFERS: Final = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
+_OFFLINE_EVALUATION_DATA: Final = ("offline_evaluation_held_out", "offline_evaluation_input")
+_DEFAULT_HELD_OUT: Final = 0.1
+_BUFFER_CLASSES: Final = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
 
 
 def expand_options(algorithm: str | None, options: Options) -> dict[str, Any]:
-    """The options, with those that say several of ours replaced by these.
+    """Return the options, with composite ones replaced by those that they stand for.
 
     Args:
-        options: name -> value as given. What they say directly takes precedence.
+        options: name -> value as set by the user. Options that are set directly take precedence.
 
     Raises:
-        SpecError: a value that nothing here corresponds to.
+        SpecError: a value has no equivalent.
     """
-    given = {
+    set_options = {
         name: value
         for name, value in options.items()
         if value is not None or turns_off_default(algorithm, name, value)
     }
-    given |= _evaluation_environment(given)
-    judging = _input_evaluation(given.pop("input_evaluation", None), given)
-    return {**judging, **_priorities(algorithm, given), **given}
+    set_options |= _evaluation_environment(set_options)
+    evaluation = _input_evaluation(set_options.pop("input_evaluation", None), set_options)
+    return {**evaluation, **_replay_priorities(algorithm, set_options), **set_options}
 
 
-def _input_evaluation(value: Any, given: Options) -> dict[str, Any]:
-    """RLlib's option of 2019: estimates of the input in each iteration, or an evaluation in the environment."""
+def _input_evaluation(value: Any, other_options: Options) -> dict[str, Any]:
+    """Expand RLlib's option of 2019: estimates from the input, or an evaluation in the environment."""
     if not value:
         return {}
-    named = estimate_names("input_evaluation", value)
+    names = estimate_names("input_evaluation", value)
     allowed = (_SIMULATION, *get_args(EstimateName))
-    for each in named:
-        if each not in allowed:
+    for name in names:
+        if name not in allowed:
             raise SpecError(
-                f"input_evaluation contains {each!r}, expected some of {', '.join(map(repr, allowed))}."
+                f"input_evaluation contains {name!r}, expected some of {', '.join(map(repr, allowed))}."
             )
-    options: dict[str, Any] = {"evaluation_interval": 1} if _SIMULATION in named else {}
-    if computed := [each for each in named if each != _SIMULATION]:
-        options |= {"off_policy_estimation_methods": computed, "offline_evaluation_interval": 1}
-        if not any(given.get(judge) for judge in _JUDGES):
-            options["offline_evaluation_held_out"] = _HELD_OUT
+    options: dict[str, Any] = {"evaluation_interval": 1} if _SIMULATION in names else {}
+    if estimators := [name for name in names if name != _SIMULATION]:
+        options |= {"off_policy_estimation_methods": estimators, "offline_evaluation_interval": 1}
+        if not any(other_options.get(source) for source in _OFFLINE_EVALUATION_DATA):
+            options["offline_evaluation_held_out"] = _DEFAULT_HELD_OUT
     return options
 
 
-def _priorities(algorithm: str | None, given: Options) -> dict[str, Any]:
-    """How the replay buffer draws, which is the algorithm's to say here."""
-    buffer = given.get("replay_buffer_config")
+def _replay_priorities(algorithm: str | None, options: Options) -> dict[str, Any]:
+    """Convert the type of the replay buffer to the algorithm's options of prioritised replay."""
+    buffer = options.get("replay_buffer_config")
     if algorithm is None or not isinstance(buffer, Mapping):
         return {}
-    kind = buffer.get("type", _BUFFERS[0])
-    name = (kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))).rpartition(".")[2]
-    if name not in _BUFFERS:
+    buffer_class = buffer.get("type", _BUFFER_CLASSES[0])
+    name = (
+        buffer_class
+        if isinstance(buffer_class, str)
+        else getattr(buffer_class, "__name__", repr(buffer_class))
+    ).rpartition(".")[2]
+    if name not in _BUFFER_CLASSES:
         raise SpecError(
-            f"replay_buffer_config: type is {name!r}, expected {' or '.join(map(repr, _BUFFERS))}."
+            f"replay_buffer_config: type is {name!r}, expected {' or '.join(map(repr, _BUFFER_CLASSES))}."
         )
     exponents = {key: buffer[key] for key in ("alpha", "beta") if buffer.get(key) is not None}
-    if name == _BUFFERS[0]:
+    if name == _BUFFER_CLASSES[0]:
         if exponents:
             raise SpecError(
-                f"replay_buffer_config: {next(iter(exponents))} is an option of {_BUFFERS[1]}, but its type is {name}."
+                f"replay_buffer_config: {next(iter(exponents))} is an option of {_BUFFER_CLASSES[1]}, but its type is "
+                f"{name}."
             )
         return {}
     if not find_schema(algorithm, "prioritized_replay"):
         raise SpecError(
-            f"replay_buffer_config: {algorithm} draws uniformly, without priorities: its type must be {_BUFFERS[0]!r}, "
-            "without alpha and beta."
+            f"replay_buffer_config: {algorithm} draws uniformly, without priorities: its type must be "
+            f"{_BUFFER_CLASSES[0]!r}, without alpha and beta."
         )
     return {"prioritized_replay": True} | {f"prioritized_replay_{key}": exponents[key] for key in exponents}
 
 
-def _evaluation_environment(given: Options) -> dict[str, Any]:
-    """The environment of `evaluation_config`, where evaluations alone play in it."""
-    overrides = given.get("evaluation_config")
+def _evaluation_environment(options: Options) -> dict[str, Any]:
+    """Move the environment out of `evaluation_config`, if only evaluations play in it."""
+    overrides = options.get("evaluation_config")
     if not isinstance(overrides, Mapping):
         return {}
-    own = {name: overrides[name] for name in ("env", "env_config") if overrides.get(name) is not None}
-    if not own:
+    environment = {name: overrides[name] for name in ("env", "env_config") if overrides.get(name) is not None}
+    if not environment:
         return {}
-    if given.get("output") or not has_recorded_input(given) or "sampler" in input_entries(given):
+    if options.get("output") or not has_recorded_input(options) or "sampler" in input_entries(options):
         raise SpecError(
-            f"evaluation_config contains {next(iter(own))!r}, but the policy also plays in this environment to learn "
-            "or to record: evaluate elsewhere with custom_evaluation_function."
+            f"evaluation_config contains {next(iter(environment))!r}, but the policy also plays in this environment "
+            "to learn or to record: evaluate elsewhere with custom_evaluation_function."
         )
-    rest = {name: value for name, value in overrides.items() if name not in own}
-    if "env_config" in own:
-        own["env_config"] = {
-            **require_mapping("env_config", given.get("env_config", {})),
-            **require_mapping("evaluation_config: env_config", own["env_config"]),
+    rest = {name: value for name, value in overrides.items() if name not in environment}
+    if "env_config" in environment:
+        environment["env_config"] = {
+            **require_mapping("env_config", options.get("env_config", {})),
+            **require_mapping("evaluation_config: env_config", environment["env_config"]),
         }
-    return {**own, "evaluation_config": rest}
+    return {**environment, "evaluation_config": rest}

@@ -13,9 +13,8 @@
             result = algo.train()
         algo.save_to_path("checkpoint")
 
-It makes the same resources as YAML (`config.to_resource()`). `options.toml` says how each option is
-mapped; methods refuse names that are not in it and suggest the nearest one. `BCConfig` and the like are
-in `algorithm_configs`.
+It makes the same resources as YAML (`config.to_resource()`). `options.toml` maps each option; methods refuse names
+that are not in it and suggest the nearest one. `BCConfig` and the others are in `algorithm_configs`.
 """
 
 from __future__ import annotations
@@ -58,31 +57,31 @@ if TYPE_CHECKING:
     from hindcast.builder.algorithm import RunningAlgorithm
     from hindcast.pipeline.connector_v2 import LearnerConnectorPipeline
 
-_AS_RECORDED = (
+_USE_MODEL_CONFIG = (
     "use model_config's observation_filter and frame_stack, which recording and evaluation both apply"
 )
-_UNCALLED = {
-    "build_env_to_module_connector": _AS_RECORDED,
-    "build_module_to_env_connector": _AS_RECORDED,
-    "get_default_learner_class": "give training(learner_class=...)",
-    "get_default_rl_module_spec": "give rl_module(rl_module_spec=RLModuleSpec(module_class=...))",
+_UNSUPPORTED_OVERRIDES = {
+    "build_env_to_module_connector": _USE_MODEL_CONFIG,
+    "build_module_to_env_connector": _USE_MODEL_CONFIG,
+    "get_default_learner_class": "set training(learner_class=...)",
+    "get_default_rl_module_spec": "set rl_module(rl_module_spec=RLModuleSpec(module_class=...))",
 }
-"""Methods of RLlib's configs that Hindcast does not call, and what to do instead of overriding them."""
-_OWN = ("algorithm", "_options", "_is_frozen")
+"""Methods of RLlib's configs that Hindcast never calls -> what to do instead of overriding them."""
+_INSTANCE_ATTRIBUTES = ("algorithm", "_options", "_is_frozen")
 
 
 class AlgorithmConfig:
     """Options of an algorithm, its data, environment and evaluation.
 
     Args:
-        algorithm: a name ("BC", "PPO"), or "package.module:Class" of a custom one. Without it the config only holds
+        algorithm: a name ("BC", "PPO"), or "package.module:Class" of a custom one. Without it the config only stores
             options, for `BCConfig.from_dict(config.to_dict())`.
 
     Attributes:
-        algorithm: as given.
+        algorithm: the argument.
 
-    Every option is also an attribute: its value, else the algorithm's default, else None. Dictionaries, lists and the
-    like are copied when they are given; of a frozen config also when they are read.
+    Every option is also an attribute: its value, else the algorithm's default, else None. Dictionaries, lists and other
+    containers are copied when they are set, and in a frozen config also when they are read.
     """
 
     default_algorithm: ClassVar[str | None] = None
@@ -90,114 +89,114 @@ class AlgorithmConfig:
     _options: dict[str, Any]
     _is_frozen: bool
 
-    def __init__(self, algorithm: str | None = None, **given: Any) -> None:
-        if given.get("algo_class", ...) is None:
-            del given["algo_class"]  # RLlib's default
-        if given:
+    def __init__(self, algorithm: str | None = None, **kwargs: Any) -> None:
+        if kwargs.get("algo_class", ...) is None:
+            del kwargs["algo_class"]  # RLlib's default
+        if kwargs:
             raise SpecError(
-                f"AlgorithmConfig does not take {', '.join(given)}: give the algorithm's name, "
+                f"AlgorithmConfig has no argument {', '.join(kwargs)}: pass the algorithm's name, "
                 '"BC", or "package.module:Class" for a custom one'
             )
-        refuse_unused_overrides(type(self), AlgorithmConfig, _UNCALLED)
-        chosen = algorithm or self.default_algorithm
-        if chosen is not None and not (is_custom(chosen) or chosen in schemas()):
-            raise SpecError(f"algorithm is {chosen!r}, which is not an algorithm{nearest(chosen, schemas())}")
+        refuse_unused_overrides(type(self), AlgorithmConfig, _UNSUPPORTED_OVERRIDES)
+        name = algorithm or self.default_algorithm
+        if name is not None and not (is_custom(name) or name in schemas()):
+            raise SpecError(f"algorithm is {name!r}, which is not an algorithm{nearest(name, schemas())}")
         self._is_frozen = False
-        self.algorithm = chosen
+        self.algorithm = name
         self._options = {}
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> Self:
-        """A config with these options, by name: the inverse of `to_dict`.
+        """Return a config with options by name; the inverse of `to_dict`.
 
         Raises:
-            SpecError: a name that is not an option.
+            SpecError: a name is not an option.
         """
         return cls().update_from_dict(options)
 
     @classmethod
     def overrides(cls, **options: Any) -> dict[str, Any]:
-        """The options as a dictionary, checked by name: `evaluation_config=BCConfig.overrides(explore=False)`.
+        """Check the options' names and return them: `evaluation_config=BCConfig.overrides(explore=False)`.
 
         Raises:
-            SpecError: a name that is not an option.
+            SpecError: a name is not an option.
         """
         cls.from_dict(options)
         return options
 
     def environment(self, env: Any = None, **options: Any) -> Self:
-        """The environment, or the spaces if there is none."""
-        return self._take("environment", {"env": env, **options} if env is not None else options)
+        """Set the environment, or the spaces without one."""
+        return self._set("environment", {"env": env, **options} if env is not None else options)
 
     def env_runners(self, **options: Any) -> Self:
-        """How environments are stepped and recorded."""
-        return self._take("env_runners", options)
+        """Set how environments are stepped and recorded."""
+        return self._set("env_runners", options)
 
     def training(self, **options: Any) -> Self:
-        """The algorithm's own options, as in `spec.config`: `docs/reference.md` has them all."""
-        return self._take("training", options)
+        """Set the algorithm's own options, as in `spec.config`; see `docs/reference.md`."""
+        return self._set("training", options)
 
     def learners(self, **options: Any) -> Self:
-        """How many learners, and on what."""
-        return self._take("learners", options)
+        """Set the number of learners and their devices."""
+        return self._set("learners", options)
 
     def offline_data(self, **options: Any) -> Self:
-        """The data to train on (`input_`) and the dataset to record (`output`)."""
-        return self._take("offline_data", options)
+        """Set the data to train on (`input_`) and the dataset to record (`output`)."""
+        return self._set("offline_data", options)
 
     def evaluation(self, **options: Any) -> Self:
-        """When and how the policy is evaluated; with an `output`, how much `evaluate()` records."""
-        return self._take("evaluation", options)
+        """Set when and how the policy is evaluated; with an `output`, how much `evaluate()` records."""
+        return self._set("evaluation", options)
 
     def rl_module(self, **options: Any) -> Self:
-        """The policy network."""
-        return self._take("rl_module", options)
+        """Set the policy network."""
+        return self._set("rl_module", options)
 
     def debugging(self, **options: Any) -> Self:
-        """The seed."""
-        return self._take("debugging", options)
+        """Set the seed."""
+        return self._set("debugging", options)
 
     def framework(self, framework: str = "torch", **options: Any) -> Self:
-        """PyTorch."""
+        """Set options of PyTorch, the only framework."""
         if framework != "torch":
             raise SpecError(f"framework is {framework!r}: Hindcast only supports PyTorch, 'torch'.")
-        return self._take("framework", options)
+        return self._set("framework", options)
 
     def api_stack(self, **options: Any) -> Self:
         """Accepted for compatibility; there is only one stack."""
-        return self._take("api_stack", options)
+        return self._set("api_stack", options)
 
     def resources(self, **options: Any) -> Self:
-        """Options of RLlib's old API stack."""
-        return self._take("resources", options)
+        """Accept options of RLlib's old API stack."""
+        return self._set("resources", options)
 
     def reporting(self, **options: Any) -> Self:
-        """Contents of results."""
-        return self._take("reporting", options)
+        """Set the contents of results."""
+        return self._set("reporting", options)
 
     def checkpointing(self, **options: Any) -> Self:
-        """Contents of checkpoints."""
-        return self._take("checkpointing", options)
+        """Set the contents of checkpoints."""
+        return self._set("checkpointing", options)
 
     def fault_tolerance(self, **options: Any) -> Self:
-        """What is retried."""
-        return self._take("fault_tolerance", options)
+        """Set what is retried."""
+        return self._set("fault_tolerance", options)
 
     def callbacks(self, *classes: Any, **options: Any) -> Self:
-        """Classes of callbacks, and functions: `on_train_result=…`, `on_episode_end=[…, …]`."""
+        """Set classes of callbacks, and functions: `on_train_result=…`, `on_episode_end=[…, …]`."""
         if not classes:
-            return self._take("callbacks", options)
-        given = (*classes, options["callbacks_class"]) if "callbacks_class" in options else classes
-        own = given[0] if len(given) == 1 else list(given)
-        return self._take("callbacks", {**options, "callbacks_class": own})
+            return self._set("callbacks", options)
+        entries = (*classes, options["callbacks_class"]) if "callbacks_class" in options else classes
+        value = entries[0] if len(entries) == 1 else list(entries)
+        return self._set("callbacks", {**options, "callbacks_class": value})
 
     def multi_agent(self, **options: Any) -> Self:
         """Not available yet."""
-        return self._take("multi_agent", options)
+        return self._set("multi_agent", options)
 
     @property
     def replaced_options(self) -> list[str]:
-        """The given options that have no effect, each with its replacement or why it does not apply.
+        """The options without effect, each with its replacement or the reason.
 
         Building the algorithm warns about them.
         """
@@ -211,12 +210,12 @@ class AlgorithmConfig:
         stop: Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
     ) -> OfflineTraining | OfflineRecording:
-        """The equivalent YAML resource: a recording if only an `output` is given, else a training.
+        """Return the equivalent YAML resource: a recording if only an `output` is set, else a training.
 
         Args:
-            name: `metadata.name`; the algorithm's, in lower case, if None.
+            name: `metadata.name`; the algorithm's name in lower case if None.
             stop: `spec.stop` of a training, or of the policy's training in a recording (`{"epochs": 5}`); None
-                is one iteration, which is what one `train()` does.
+                is one iteration, as in one `train()`.
             policy: `spec.policy` of a recording (`{"checkpoint": {"path": …}}`); None trains one.
 
         Raises:
@@ -225,33 +224,35 @@ class AlgorithmConfig:
         for option in ("input_filesystem", "output_filesystem"):
             if is_filesystem(self.get(option)):
                 raise SpecError(
-                    f"{option} is a {type(self[option]).__name__}, which a resource cannot hold: give paths as "
+                    f"{option} is a {type(self[option]).__name__}, which a resource cannot contain: write paths as "
                     "URIs (s3://bucket/folder); credentials come from the environment."
                 )
-        algorithm, name = self._chosen, name or self._name
-        ends = {to_camel(key): value for key, value in stop.items()} if stop else None
-        options = expand_options(self.algorithm, self._given)
+        algorithm, name = self._algorithm_path, name or self._resource_name
+        stop_fields = {to_camel(key): value for key, value in stop.items()} if stop else None
+        options = expand_options(self.algorithm, self._set_options)
         resource: OfflineTraining | OfflineRecording
         if options.get("output") and not options.get("input_"):
-            resource = recording_resource(algorithm, options, name, dict(policy) if policy else None, ends)
+            resource = recording_resource(
+                algorithm, options, name, dict(policy) if policy else None, stop_fields
+            )
         elif is_online_only(algorithm):
             raise SpecError(
-                f"{algorithm} learns in its environment: as a resource it trains the policy of a recording; "
-                "add .offline_data(output=...)."
+                f"{algorithm} learns in its environment, so its resource is a recording of the policy that it "
+                "trains: add .offline_data(output=...)."
             )
         else:
-            resource = training_resource(algorithm, options, name, ends)
+            resource = training_resource(algorithm, options, name, stop_fields)
         refuse_local_objects(resource.model_dump())
         return resource
 
     @option_names_in_errors()
     def plan(self) -> BuildPlan:
-        """What `build_algo` builds.
+        """Return the plan of `build_algo`.
 
         Raises:
             SpecError: one line per problem.
         """
-        return make_build_plan(self._chosen, self._given, self._name)
+        return make_build_plan(self._algorithm_path, self._set_options, self._resource_name)
 
     def validate(self) -> None:
         """Check all options, as `build_algo` does before it builds.
@@ -262,14 +263,15 @@ class AlgorithmConfig:
         self.plan()
 
     def build_algo(self, env: Any = None) -> RunningAlgorithm:
-        """The algorithm, ready to train, evaluate and record. Later changes to the config do not affect it.
+        """Build the algorithm, ready to train, evaluate and record. Later changes to the config do not affect it.
 
         Args:
-            env: as of `environment()`; None is the config's.
+            env: see `environment()`; None uses the config's.
 
         Raises:
-            UserError: what is wrong with the options, the environment or the data.
+            UserError: the options, the environment or the data are invalid.
         """
+        # Imported here, since it imports torch: a config is made and validated without it.
         from hindcast.builder.algorithm import RunningAlgorithm
 
         return RunningAlgorithm(self if env is None else self.copy(copy_frozen=False).environment(env))
@@ -282,23 +284,23 @@ class AlgorithmConfig:
         input_action_space: Any,
         device: Any = None,  # noqa: ARG002
     ) -> LearnerConnectorPipeline:
-        """Hook: the connector pieces, in RLlib's form, that turn recorded episodes into batches.
+        """Hook: return the connectors, in RLlib's form, that turn recorded episodes into batches.
 
-        A subclass overrides it, and changes what this one returns: the pieces of `learner_connector`, then RLlib's
-        default pieces. The default pieces cost nothing while they are last.
+        A subclass overrides it and modifies the result of this method: the connectors of `learner_connector`, followed
+        by RLlib's default connectors. The default connectors cost nothing if they are last.
 
         Args:
-            input_observation_space: of the episodes.
-            input_action_space: of the episodes.
-            device: None: batches are moved to the learner's device automatically.
+            input_observation_space: observation space of the episodes.
+            input_action_space: action space of the episodes.
+            device: always None; batches are moved to the learner's device automatically.
         """
         from hindcast.pipeline.connector_factory import make_learner_pipeline
 
-        named = named_connectors(self._options.get("learner_connector"))
-        return make_learner_pipeline(named, input_observation_space, input_action_space)
+        connectors = named_connectors(self._options.get("learner_connector"))
+        return make_learner_pipeline(connectors, input_observation_space, input_action_space)
 
     def freeze(self) -> None:
-        """Refuse all changes from now on."""
+        """Make the config read-only."""
         self._is_frozen = True
 
     @property
@@ -308,29 +310,29 @@ class AlgorithmConfig:
 
     @property
     def is_offline(self) -> bool:
-        """Whether `input_` names recorded data."""
+        """True if `input_` names recorded data."""
         return has_recorded_input(self._options)
 
     @property
     def total_train_batch_size(self) -> int | None:
-        """Timesteps in a batch of all learners together; None if the algorithm is not chosen yet."""
-        own = self["train_batch_size_per_learner"]
-        return None if own is None else own * max(1, self["num_learners"] or 1)
+        """Timesteps in the batch of all learners together; None without an algorithm."""
+        per_learner = self["train_batch_size_per_learner"]
+        return None if per_learner is None else per_learner * max(1, self["num_learners"] or 1)
 
     def copy(self, copy_frozen: bool | None = None) -> Self:
-        """An independent config with the same options.
+        """Return an independent config with the same options.
 
         Args:
-            copy_frozen: whether it is frozen; None: as this one is.
+            copy_frozen: whether the copy is frozen; None copies this config's state.
         """
-        twin = copy.copy(self)  # without the __init__ of a subclass, which may take other arguments
-        twin._options = copy_value(self._options)
-        twin._is_frozen = self._is_frozen if copy_frozen is None else copy_frozen
-        return twin
+        config = copy.copy(self)  # without the __init__ of a subclass, which may take other arguments
+        config._options = copy_value(self._options)
+        config._is_frozen = self._is_frozen if copy_frozen is None else copy_frozen
+        return config
 
     def to_dict(self) -> dict[str, Any]:
-        """The options given, by name, search spaces of Tune as they are: `update_from_dict` takes them back."""
-        options: dict[str, Any] = copy_value(self._given)
+        """Return the options set, by name, including Tune's search spaces; see `update_from_dict`."""
+        options: dict[str, Any] = copy_value(self._set_options)
         if "env" in options:
             options["env"] = to_portable(options["env"])
         if "model_config" in options:
@@ -340,17 +342,17 @@ class AlgorithmConfig:
         return options
 
     def update_from_dict(self, options: Mapping[str, Any]) -> Self:
-        """Set options by name, whichever method takes them.
+        """Set options by name, with the methods that they belong to.
 
         Raises:
-            SpecError: a name that is not an option.
+            SpecError: a name is not an option.
         """
         for name, value in options.items():
             getattr(self, find_method(self.algorithm, name))(**{name: value})
         return self
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value given to an option, else `default`."""
+        """Return the value set for an option, else `default`."""
         return self[name] if name in self._options else default
 
     def __getitem__(self, name: str) -> Any:
@@ -362,14 +364,15 @@ class AlgorithmConfig:
         self.update_from_dict({name: value})
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN or name.startswith("__"):
+        # `copy` and `pickle` look these up before they exist; as options they would recurse.
+        if name in _INSTANCE_ATTRIBUTES or name.startswith("__"):
             raise AttributeError(name)
         if name in REMOVED_METHODS:
             raise UnknownName(f"{name}(): {REMOVED_METHODS[name]}.")
         return self[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN:
+        if name in _INSTANCE_ATTRIBUTES:
             super().__setattr__(name, value)
         else:
             self.update_from_dict({name: value})
@@ -378,54 +381,54 @@ class AlgorithmConfig:
         return iter(self._options)
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
-        return f"{type(self).__name__}({given})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        return f"{type(self).__name__}({arguments})"
 
     @property
-    def _given(self) -> dict[str, Any]:
-        """The given options, and those that a subclass overrides by a method."""
+    def _set_options(self) -> dict[str, Any]:
+        """The options set, and those that a subclass overrides by a method."""
         if type(self).build_learner_connector is AlgorithmConfig.build_learner_connector:
             return self._options
         return {**self._options, "learner_connector": self.build_learner_connector}
 
     @property
-    def _chosen(self) -> str:
+    def _algorithm_path(self) -> str:
         if self.algorithm is None:
             raise SpecError(
                 "AlgorithmConfig() has no algorithm: start with BCConfig() or another algorithm's config, or copy the "
                 "options with BCConfig.from_dict(config.to_dict())."
             )
-        if (own := self._options.get("learner_class")) is not None:
-            return _of_learner_class(own, self.algorithm)
+        if (learner_class := self._options.get("learner_class")) is not None:
+            return _learner_class_path(learner_class, self.algorithm)
         return self.algorithm
 
     @property
-    def _name(self) -> str:
-        return self._chosen.rpartition(":")[2].lower()
+    def _resource_name(self) -> str:
+        return self._algorithm_path.rpartition(":")[2].lower()
 
-    def _take(self, method: str, options: Mapping[str, Any]) -> Self:
+    def _set(self, method: str, options: Mapping[str, Any]) -> Self:
         if self._is_frozen:
             raise SpecError("the config is frozen: change config.copy(copy_frozen=False) instead.")
-        wanted = {
+        settings = {
             name: value
             for name, value in options.items()
             if method != "training" or not is_default_of_missing_option(self.algorithm, name, value)
         }
-        for name, value in wanted.items():
+        for name, value in settings.items():
             check_name(self.algorithm, method, name, value)
-        self._options.update(copy_value(wanted))
+        self._options.update(copy_value(settings))
         return self
 
 
-def _of_learner_class(given: Any, algorithm: str) -> str:
-    """The path of a learner class: an algorithm with a custom loss.
+def _learner_class_path(learner_class: Any, algorithm: str) -> str:
+    """Return the import path of a learner class, an algorithm with a custom loss.
 
     Raises:
-        SpecError: it is not derived from this algorithm.
+        SpecError: the class is not derived from this algorithm.
     """
     from hindcast.algorithms import resolve
 
-    path = str(to_import_path("learner_class", given))
+    path = str(to_import_path("learner_class", learner_class))
     if not issubclass(resolve(path), resolve(algorithm)):
         raise SpecError(
             f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "

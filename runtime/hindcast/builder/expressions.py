@@ -1,8 +1,4 @@
-"""A filter given as an expression of pyarrow, as the comparisons of a resource.
-
-It is read from the printed metadata of the form in which an expression is pickled: pyarrow has no accessors for its
-parts, and `to_substrait` takes the columns' types, which a config does not know, and gives protobuf.
-"""
+"""Convert a filter expression of pyarrow to the comparisons of a resource."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _COMPARISONS: Final = {
     "is_in": "in",
 }
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_ALL_OF: Final = ("and_kleene", "and", "and_")
+_AND_FUNCTIONS: Final = ("and_kleene", "and", "and_")
 _TOKEN: Final = re.compile(r"(call|field_ref|literal|options|end): '(.*)'")
 
 Term = dict[str, Any]
@@ -30,25 +26,30 @@ Token = tuple[str, str]
 
 
 def is_expression(value: Any) -> bool:
-    """Whether this is an expression of pyarrow, which is not imported to find out."""
+    """Return True if a value is an expression of pyarrow, without importing pyarrow."""
     return type(value).__name__ == "Expression" and type(value).__module__.startswith("pyarrow.")
 
 
 def parse_comparisons(expression: Any) -> list[Term]:
-    """The filter terms (`column`, `op`, `value`) that all hold where the expression does.
+    """Return the filter terms (`column`, `op`, `value`) whose conjunction is the expression.
 
     Args:
-        expression: comparisons of a column with a value, `isin` among them, joined by `&`.
+        expression: comparisons of a column with a value, including `isin`, joined by `&`.
 
     Raises:
-        SpecError: it holds anything else.
+        SpecError: it contains anything else.
     """
     try:
-        tokens, values = _parts(expression)
-        # Without the calls that join them, four tokens remain of each comparison, and only of comparisons.
-        joined = [token for token in tokens if not (token[0] in ("call", "end") and token[1] in _ALL_OF)]
-        fours = zip(*[iter(joined)] * 4, strict=True)
-        return [_term(call, left, right, end, values) for call, left, right, end in fours]
+        tokens, values = _tokenize(expression)
+        # Without the calls that join them, each comparison has four tokens, and nothing else has.
+        operands = [
+            token for token in tokens if not (token[0] in ("call", "end") and token[1] in _AND_FUNCTIONS)
+        ]
+        terms = zip(*[iter(operands)] * 4, strict=True)
+        return [
+            _parse_term(call, left_operand, right_operand, end, values)
+            for call, left_operand, right_operand, end in terms
+        ]
     except (LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise SpecError(
             f"input_read_method_kwargs: the filter {expression} is not a list of comparisons: compare columns with "
@@ -56,30 +57,39 @@ def parse_comparisons(expression: Any) -> list[Term]:
         ) from error
 
 
-def _parts(expression: Any) -> tuple[list[Token], Sequence[Any]]:
-    """An expression's calls in order, from the serialised metadata, and the values that they refer to by number."""
+def _tokenize(expression: Any) -> tuple[list[Token], Sequence[Any]]:
+    """Return an expression's calls, in order, and the values that they refer to by number."""
     import pyarrow as pa
 
+    # pyarrow has no accessors for the parts of an expression, and `to_substrait` requires the columns' types, which a
+    # config does not know. So the calls are read from the metadata of the pickled form, as printed.
     (buffer,) = expression.__reduce__()[1]
     with pa.ipc.open_file(buffer) as file:
         batch = file.get_batch(0)
-        written = file.schema.to_string(truncate_metadata=False)  # as a dict it would lose all but one call
-    lines = written.partition("-- schema metadata --\n")[2].split("\n")
-    tokens = [(found[1], found[2]) for line in lines if (found := _TOKEN.fullmatch(line))]
+        text = file.schema.to_string(
+            truncate_metadata=False
+        )  # a dict of the metadata keeps only one call: all have the same key
+    lines = text.partition("-- schema metadata --\n")[2].split("\n")
+    tokens = [(match[1], match[2]) for line in lines if (match := _TOKEN.fullmatch(line))]
     if len(tokens) < len(lines):
-        raise ValueError("a column within a column, or of an odd name")
+        raise ValueError("a nested column, or a column with an unsupported name")
     return tokens, [column[0].as_py() for column in batch.columns]
 
 
-def _term(call: Token, left: Token, right: Token, end: Token, values: Sequence[Any]) -> Term:
+def _parse_term(
+    call: Token, left_operand: Token, right_operand: Token, end: Token, values: Sequence[Any]
+) -> Term:
     op = _COMPARISONS[call[1]]
-    if right[0] == "field_ref":
-        left, right, op = right, left, _MIRRORED.get(op, op)
-    if [call[0], left[0], end[0]] != ["call", "field_ref", "end"] or right[0] not in ("literal", "options"):
+    if right_operand[0] == "field_ref":
+        left_operand, right_operand, op = right_operand, left_operand, _MIRRORED.get(op, op)
+    if [call[0], left_operand[0], end[0]] != ["call", "field_ref", "end"] or right_operand[0] not in (
+        "literal",
+        "options",
+    ):
         raise TypeError(f"{call[1]} does not compare a column with a value")
-    value = values[int(right[1])]
+    value = values[int(right_operand[1])]
     if op == "in":
         value = value["value_set"]
-    if not all(isinstance(one, str | int | float) for one in (value if op == "in" else [value])):
+    if not all(isinstance(element, str | int | float) for element in (value if op == "in" else [value])):
         raise TypeError(f"{call[1]} compares a column with {value!r}")
-    return {"column": left[1], "op": op, "value": value}
+    return {"column": left_operand[1], "op": op, "value": value}

@@ -1,4 +1,4 @@
-"""A dataset that grows while a script runs, and is complete whenever the script ends."""
+"""`GrowingDataset`, a dataset that grows while a script runs, and is complete whenever the script ends."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ class GrowingDataset(RecordingRun):
     """A dataset to which ranges of episodes are added."""
 
     module_name = "module"
-    """Folder of the policy that is kept with the data."""
+    """Folder of the policy that is stored with the data."""
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
         super().__init__(resource, reporter, Interruption())
-        self._held = contextlib.ExitStack()
+        self._exit_stack = contextlib.ExitStack()
         self._commits_made: dict[int, Commit] = {}
         self._digests: list[str] = []
         self._recorded_task: RecordingTask | None = None
 
     def close(self) -> None:
-        """Write the manifest: the dataset is complete then, until something is added to it."""
+        """Write the manifest, which completes the dataset until episodes are added."""
         try:
             if self._recorded_task is not None and self._commits_made:
                 manifest = self._manifest(self._recorded_task, self._module, self._commits_made)
+                # The policy changed between calls, so one digest does not describe all episodes.
                 if len(self._digests) > 1:
                     manifest = manifest.model_copy(
                         update={"policy": {**manifest.policy, "digests": self._digests}}
                     )
                 write_manifest(self._folder, manifest)
         finally:
-            self._held.close()
+            self._exit_stack.close()
             self._recorded_task = None
 
     @property
@@ -54,12 +55,13 @@ class GrowingDataset(RecordingRun):
 
     def _open(self, policy: Policy) -> None:
         self._check_output()
-        self._held.enter_context(self._sole_writer())
+        self._exit_stack.enter_context(self._sole_writer())
+        # Runners of a script that was killed may still write.
         wait_for_runners(self._folder)
         if read_commits(self._folder) and (problem := self._conflict(policy)):
             if self._spec.output.on_existing != "Replace":
                 raise OutputConflict(
-                    f'{self._folder} holds {problem}: choose another output, or set output_on_existing="Replace".'
+                    f'{self._folder} contains {problem}: choose another output, or set output_on_existing="Replace".'
                 )
             self._clear()
         self._commits_made = read_commits(self._folder)
@@ -68,14 +70,15 @@ class GrowingDataset(RecordingRun):
         if read_manifest(self._folder) is not None:
             self._refuse_finished()
         if self._commits_made:
-            self._reporter.note(self._name, f"resuming in {self._folder}, where an earlier run stopped")
+            self._reporter.note(self._name, f"resuming an earlier run in {self._folder}")
 
     def _conflict(self, policy: Policy) -> str | None:
-        """Existing content that this dataset cannot continue; None if there is none."""
+        """Describe existing content that this dataset cannot continue, or return None."""
         raise NotImplementedError
 
     def _note_policy(self, policy: Policy) -> None:
         digest = policy.digest
+        # Saved before its first episodes, so that a killed script finds the policy of what it recorded.
         if digest not in self._digests[-1:]:
             policy.save(self._module)
             self._digests.append(digest)

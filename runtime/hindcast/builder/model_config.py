@@ -1,4 +1,4 @@
-"""`DefaultModelConfig`: RLlib's description of a policy network, and how each field is mapped."""
+"""`DefaultModelConfig`, RLlib's description of a policy network, and the mapping of its fields."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class DefaultModelConfig:
     conv_padding: str | None = None
 
 
-_LEFT_OUT: Final = frozenset(
+_SHARED_DEFAULTS: Final = frozenset(
     {
         "log_std_min",
         "log_std_max",
@@ -83,7 +83,7 @@ _LEFT_OUT: Final = frozenset(
         "max_seq_len",
     }
 )
-"""Fields left out at their defaults, which the resource shares."""
+"""Fields that are left out at their defaults, which are also the resource's."""
 _DEFAULTS: Final = asdict(DefaultModelConfig())
 _KWARGS: Final = "_kwargs"
 _ACTIVATIONS: Final = {"swish": "silu", None: "linear"}
@@ -91,38 +91,38 @@ _FILTERS: Final = {"NoFilter": "none", "MeanStdFilter": "meanStd"}
 
 
 def model_config_to_dict(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a model config, functions by their names; those of a mapping are the ones given, no more.
+    """Return the fields of a model config, with names of functions; of a mapping only those that it contains.
 
     Raises:
-        SpecError: it is neither.
+        SpecError: it is neither a `DefaultModelConfig` nor a mapping.
     """
     if not isinstance(config, DefaultModelConfig | Mapping):
         raise SpecError(
             f"model_config is a {type(config).__name__}, expected a DefaultModelConfig or a dictionary."
         )
     fields = asdict(config) if isinstance(config, DefaultModelConfig) else dict(config)
-    named = {
+    initializers = {
         name: getattr(fields[name], "__name__", fields[name]) for name in fields if _is_initializer(name)
     }
-    return {**fields, **named}
+    return {**fields, **initializers}
 
 
 def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """The resource's model section, by its YAML names.
+    """Return the resource's model section, by its YAML names.
 
     Raises:
-        SpecError: a field that does not exist, or one that is refused and not at its default.
+        SpecError: a field is unknown, or is refused and not at its default.
     """
-    given = model_config_to_dict(config)
-    section: dict[str, Any] = _padding(given)
-    for name, value in given.items():
+    options = model_config_to_dict(config)
+    section: dict[str, Any] = _padding_of_filters(options)
+    for name, value in options.items():
         option = OPTIONS[MODEL].get(name)
         if option is None:
             raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[MODEL])}")
-        if name in _LEFT_OUT and value == _DEFAULTS[name]:
+        if name in _SHARED_DEFAULTS and value == _DEFAULTS[name]:
             continue
         if option.kind == "mapped" and not name.endswith(_KWARGS):
-            section[option.training.removeprefix("model.")] = _converted(name, value, given)
+            section[option.training.removeprefix("model.")] = _convert(name, value, options)
         elif option.kind == "refused" and value != _DEFAULTS[name]:
             raise SpecError(f"model_config.{name} is {value!r}: {option.remark}.")
     return section
@@ -131,39 +131,39 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 def replaced_model_fields(
     config: DefaultModelConfig | Mapping[str, Any], idle: Mapping[str, str]
 ) -> list[str]:
-    """Notes on the fields whose values are replaced or have no effect.
+    """Return notes on the fields whose values are replaced or have no effect.
 
     Args:
-        config: of the networks.
-        idle: the resource's fields that have no effect, with what is so.
+        config: the model config.
+        idle: the resource's fields without effect -> the reason.
     """
-    given, lines = model_config_to_dict(config), []
-    if given.get("head_fcnet_hiddens") and "head_fcnet_activation" in given:
-        lines.append(f"head_fcnet_activation: {OPTIONS[MODEL]['head_fcnet_activation'].remark}")
-    if given.get("head_fcnet_hiddens") and given.get("head_fcnet_use_layernorm", False) != given.get(
+    options, notes = model_config_to_dict(config), []
+    if options.get("head_fcnet_hiddens") and "head_fcnet_activation" in options:
+        notes.append(f"head_fcnet_activation: {OPTIONS[MODEL]['head_fcnet_activation'].remark}")
+    if options.get("head_fcnet_hiddens") and options.get("head_fcnet_use_layernorm", False) != options.get(
         "fcnet_use_layernorm", False
     ):
-        lines.append(f"head_fcnet_use_layernorm: {OPTIONS[MODEL]['head_fcnet_use_layernorm'].remark}")
-    lines += [
+        notes.append(f"head_fcnet_use_layernorm: {OPTIONS[MODEL]['head_fcnet_use_layernorm'].remark}")
+    notes += [
         f"{name}: has no effect without {name.removesuffix(_KWARGS)}"
-        for name, value in given.items()
-        if name.endswith(_KWARGS) and value and given.get(name.removesuffix(_KWARGS)) is None
+        for name, value in options.items()
+        if name.endswith(_KWARGS) and value and options.get(name.removesuffix(_KWARGS)) is None
     ]
-    return lines + [
+    return notes + [
         f"{name}: {use_option_names(idle[field])}"
         for name, option in OPTIONS[MODEL].items()
-        if name in given and (field := option.training) in idle and not name.endswith(_KWARGS)
+        if name in options and (field := option.training) in idle and not name.endswith(_KWARGS)
     ]
 
 
 def observation_filter(name: Any) -> Any:
-    """RLlib's name of an observation filter as ours; others stay as they are."""
+    """Convert RLlib's name of an observation filter to Hindcast's; return other names as they are."""
     return _FILTERS.get(name, name) if isinstance(name, str) else name
 
 
-def _converted(name: str, value: Any, given: Mapping[str, Any]) -> Any:
+def _convert(name: str, value: Any, options: Mapping[str, Any]) -> Any:
     if _is_initializer(name):
-        arguments = given.get(f"{name}{_KWARGS}")
+        arguments = options.get(f"{name}{_KWARGS}")
         return {"name": value, "kwargs": arguments} if value is not None and arguments else value
     if name in ("fcnet_activation", "conv_activation"):
         return _ACTIVATIONS.get(value, value)
@@ -180,20 +180,20 @@ def _is_initializer(name: str) -> bool:
     return name.endswith("_initializer")
 
 
-def _padding(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`convPadding` that filters say, whose entries are "same" where they do not say."""
-    filters = given.get("conv_filters")
-    if not filters or given.get("conv_padding") is not None:
+def _padding_of_filters(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `convPadding` of `conv_filters`; layers without a padding have "same"."""
+    filters = options.get("conv_filters")
+    if not filters or options.get("conv_padding") is not None:
         return {}
-    said = {layer[3] if len(layer) > 3 else "same" for layer in filters}
-    if len(said) > 1:
+    paddings = {layer[3] if len(layer) > 3 else "same" for layer in filters}
+    if len(paddings) > 1:
         raise SpecError(
-            f"model_config.conv_filters mixes {' and '.join(sorted(map(repr, said)))}: "
+            f"model_config.conv_filters mixes {' and '.join(sorted(map(repr, paddings)))}: "
             "all layers must use the same padding."
         )
-    return {"convPadding": said.pop()}
+    return {"convPadding": paddings.pop()}
 
 
 def _square(size: Any) -> Any:
-    """`(4, 4)` as 4; what is not square is left to the model's own check."""
+    """Convert `(4, 4)` to 4; the model checks sizes that are not square."""
     return size[0] if isinstance(size, list | tuple) and len(size) == 2 and size[0] == size[1] else size

@@ -1,4 +1,4 @@
-"""The names that the builder's methods take, and the errors for others."""
+"""Names of the builder's options, and the errors for unknown ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from hindcast.api.sentences import nearest, similar
 from hindcast.builder.options import MODEL, OPTIONS, Option, is_in_table, methods_with, to_option_name
 from hindcast.errors import SpecError
 
-_OF_MODEL = "a field of rl_module(model_config=DefaultModelConfig(...))"
-_OF_OWN: Final = (
-    '; your own options belong to an algorithm of your own, AlgorithmConfig("package.module:Class") '
+_MODEL_FIELD = "a field of rl_module(model_config=DefaultModelConfig(...))"
+_CUSTOM_ALGORITHM_HINT: Final = (
+    '; options of your own require a custom algorithm, AlgorithmConfig("package.module:Class") '
     "(docs/algorithms.md)."
 )
-_CALLED: Final = {"learning_rate": "lr", "batch_size": "train_batch_size_per_learner", "discount": "gamma"}
-"""Names of other libraries that no spelling leads from to RLlib's."""
-_RLLIBS_DEFAULTS: Final = {
+_FOREIGN_NAMES: Final = {
+    "learning_rate": "lr",
+    "batch_size": "train_batch_size_per_learner",
+    "discount": "gamma",
+}
+"""Other libraries' names of options -> RLlib's; they are too different for a suggestion by spelling."""
+_RLLIB_DEFAULTS: Final = {
     "bc_logstd_coeff": 0.0,
     "beta": 0.0,
     "gamma": 0.99,
@@ -31,10 +35,10 @@ _RLLIBS_DEFAULTS: Final = {
     "twin_q": True,
     "vf_coeff": 1.0,
 }
-"""Options that not every algorithm has here, with RLlib's default for the algorithms that lack them here."""
-_UNSET: Final = {"target_entropy": "auto"}
-"""RLlib's words for leaving an option to the algorithm."""
-_DEPRECATED: Final = -1
+"""Options that only some algorithms have here -> RLlib's default for the others."""
+_DEFAULT_WORDS: Final = {"target_entropy": "auto"}
+"""RLlib's values for leaving an option to the algorithm."""
+_DEPRECATED_VALUE: Final = -1
 """RLlib's value of deprecated options."""
 REMOVED_METHODS: Final = {
     "exploration": "RLlib renamed it; use env_runners(explore=...)",
@@ -59,34 +63,34 @@ REMOVED_METHODS: Final = {
     ),
     "get_evaluation_config_object": "there is one config; evaluation_config overrides it",
     "get_multi_agent_setup": "several agents are not available yet",
-    "get_default_learner_class": "give training(learner_class=...)",
+    "get_default_learner_class": "set training(learner_class=...)",
 }
-"""Methods of RLlib's configs that do not exist here, and what to do instead."""
+"""Methods of RLlib's configs that do not exist here -> what to do instead."""
 
 
 class UnknownName(SpecError, AttributeError):
-    """Neither an option nor a method; `hasattr` and `getattr` see that it is missing."""
+    """A name that is neither an option nor a method; an `AttributeError` for `hasattr` and `getattr`."""
 
 
 def algorithm_options(algorithm: str | None) -> list[str]:
-    """The names of an algorithm's options in snake case; those of all algorithms if it is None."""
-    known = [schemas()[algorithm]] if algorithm in schemas() else schemas().values()
-    return [to_option_name(name) for schema in known for name in schema["properties"]]
+    """Return the names of an algorithm's options in snake case; of all algorithms if it is None."""
+    option_schemas = [schemas()[algorithm]] if algorithm in schemas() else schemas().values()
+    return [to_option_name(name) for schema in option_schemas for name in schema["properties"]]
 
 
 def find_schema(algorithm: str | None, name: str) -> Mapping[str, Any]:
-    """The JSON schema of an algorithm's option, empty if there is no such option.
+    """Return the JSON schema of an algorithm's option, empty if the option is unknown.
 
-    For a custom algorithm, only options that all algorithms have are known.
+    For a custom algorithm, only the options of all algorithms are known.
     """
     return options_of(algorithm).get(to_camel(name.rstrip("_")), {})
 
 
 def find_default(algorithm: str | None, name: str) -> Any:
-    """The default of an option: the algorithm's, else None.
+    """Return the algorithm's default of an option, else None.
 
     Raises:
-        UnknownName: it is not an option, or one of another algorithm.
+        UnknownName: the name is not an option, or another algorithm's.
     """
     try:
         check_name(algorithm, find_method(algorithm, name), name, None)
@@ -96,120 +100,121 @@ def find_default(algorithm: str | None, name: str) -> Any:
 
 
 def find_method(algorithm: str | None, name: str) -> str:
-    """The method that takes an option.
+    """Return the method that an option belongs to.
 
     Raises:
-        SpecError: no method takes it.
+        SpecError: the option is unknown.
     """
-    if found := methods_with(name):
-        return found[0]
-    if _is_own(algorithm, name) or _owners(name):
+    if methods := methods_with(name):
+        return methods[0]
+    if _is_algorithm_option(algorithm, name) or _algorithms_with(name):
         return "training"
     if name in OPTIONS[MODEL]:
-        raise SpecError(f"{name} is {_OF_MODEL}.")
-    if name in _CALLED:
-        raise SpecError(f"{name} is not an option of a config; did you mean '{_CALLED[name]}'?")
-    known = {*_taken(*OPTIONS), *algorithm_options(algorithm)}
-    raise SpecError(f"{name} is not an option of a config{similar(name, known) or _OF_OWN}")
+        raise SpecError(f"{name} is {_MODEL_FIELD}.")
+    if name in _FOREIGN_NAMES:
+        raise SpecError(f"{name} is not an option of a config; did you mean '{_FOREIGN_NAMES[name]}'?")
+    names = {*_accepted_names(*OPTIONS), *algorithm_options(algorithm)}
+    raise SpecError(f"{name} is not an option of a config{similar(name, names) or _CUSTOM_ALGORITHM_HINT}")
 
 
 def check_name(algorithm: str | None, method: str, name: str, value: Any) -> None:
-    """Refuse what the method does not take.
+    """Check that a method accepts an option.
 
     Raises:
-        SpecError: a name that is not an option, or belongs to another method or algorithm; a refused option.
+        SpecError: the name is not an option, belongs to another method or algorithm, or is refused.
     """
     option = OPTIONS[method].get(name) if is_in_table(algorithm, name) else None
-    if option is None and not (method == "training" and _is_own(algorithm, name)):
-        raise SpecError(f"{method}({name}=...): {name} {_place_of(algorithm, method, name)}")
-    if option is not None and option.kind == "refused" and _asks(option, value):
-        raise SpecError(f"{method}({name}={_shown(value)}): {option.remark}.")
+    if option is None and not (method == "training" and _is_algorithm_option(algorithm, name)):
+        raise SpecError(f"{method}({name}=...): {name} {_describe_owner(algorithm, method, name)}")
+    if option is not None and option.kind == "refused" and _requests_something(option, value):
+        raise SpecError(f"{method}({name}={_format_value(value)}): {option.remark}.")
 
 
 def is_default_of_missing_option(algorithm: str | None, name: str, value: Any) -> bool:
-    """Whether this is RLlib's default of an option that the algorithm does not have here: it requests nothing."""
-    if is_in_table(algorithm, name) or _is_own(algorithm, name) or not _owners(name):
+    """Return True if the algorithm lacks the option here and the value is RLlib's default, which requests nothing."""
+    if is_in_table(algorithm, name) or _is_algorithm_option(algorithm, name) or not _algorithms_with(name):
         return False
-    return value is None or _equals(value, _RLLIBS_DEFAULTS.get(name))
+    return value is None or _equals(value, _RLLIB_DEFAULTS.get(name))
 
 
 def turns_off_default(algorithm: str | None, name: str, value: Any) -> bool:
-    """Whether this is None, and turns off an algorithm's own option that is on by default."""
+    """Return True if the value is None and turns off an algorithm's option that is on by default."""
     schema = find_schema(algorithm, name)
     is_nullable = {"type": "null"} in schema.get("anyOf", ())
     return value is None and is_nullable and schema["default"] is not None
 
 
 def is_unset(name: str, value: Any) -> bool:
-    """Whether a value is RLlib's word for leaving an algorithm's own option at its default."""
-    return name in _UNSET and _equals(value, _UNSET[name])
+    """Return True if a value leaves an algorithm's option at its default, in RLlib's terms."""
+    return name in _DEFAULT_WORDS and _equals(value, _DEFAULT_WORDS[name])
 
 
-def _asks(option: Option, value: Any) -> bool:
-    """Whether a value of a refused option requests something: RLlib's default does not."""
+def _requests_something(option: Option, value: Any) -> bool:
+    """Return True if a value of a refused option requests something; RLlib's default does not."""
     if value is None:
         return False
     if option.default is not None:
         return not _equals(value, option.default)
+    # Objects such as classes are never a default; `bool` of an array would raise.
     is_plain = isinstance(value, bool | int | float | str | Mapping | list | tuple)
-    return not is_plain or (bool(value) and not _equals(value, _DEPRECATED))
+    return not is_plain or (bool(value) and not _equals(value, _DEPRECATED_VALUE))
 
 
 def _equals(value: Any, default: Any) -> bool:
-    """Equality for values of any type: arrays compare element by element."""
+    """Compare a value of any type with a default; `==` of arrays would compare elements."""
     return type(value) in (type(default), int, float) and bool(value == default)
 
 
-def _place_of(algorithm: str | None, method: str, name: str) -> str:
-    """Where a name that the method does not take belongs."""
-    if others := [f"{other}()" for other in methods_with(name)]:
-        return f"is an option of {' and '.join(others)}."
-    if algorithm in (None, *schemas()) and _is_own(algorithm, name):
+def _describe_owner(algorithm: str | None, method: str, name: str) -> str:
+    """Describe what a name that the method does not accept belongs to."""
+    if methods := [f"{other_method}()" for other_method in methods_with(name)]:
+        return f"is an option of {' and '.join(methods)}."
+    if algorithm in (None, *schemas()) and _is_algorithm_option(algorithm, name):
         return "is an option of training()."
     if name in OPTIONS[MODEL]:
-        return f"is {_OF_MODEL}."
-    if owners := _owners(name):
+        return f"is {_MODEL_FIELD}."
+    if owners := _algorithms_with(name):
         return f"does not apply to {algorithm}; it is an option of {', '.join(owners)}."
-    known = algorithm_options(algorithm) if method == "training" else _taken(method)
-    if _CALLED.get(name) in known:
-        return f"is not an option; did you mean '{_CALLED[name]}'?"
-    return f"is not an option{nearest(name, known)}"
+    names = algorithm_options(algorithm) if method == "training" else _accepted_names(method)
+    if _FOREIGN_NAMES.get(name) in names:
+        return f"is not an option; did you mean '{_FOREIGN_NAMES[name]}'?"
+    return f"is not an option{nearest(name, names)}"
 
 
-def _is_own(algorithm: str | None, name: str) -> bool:
-    """Whether an algorithm has this option; a custom algorithm may have any."""
+def _is_algorithm_option(algorithm: str | None, name: str) -> bool:
+    """Return True if an algorithm has this option; a custom algorithm may have any."""
     return (algorithm is not None and is_custom(algorithm)) or name in algorithm_options(algorithm)
 
 
-def _owners(name: str) -> list[str]:
+def _algorithms_with(name: str) -> list[str]:
     return [algorithm for algorithm in schemas() if name in algorithm_options(algorithm)]
 
 
-def _taken(*methods: str) -> list[str]:
-    """The options that methods take, without refused ones."""
+def _accepted_names(*methods: str) -> list[str]:
+    """Return the options that methods accept."""
     return [
         name for method in methods for name, option in OPTIONS[method].items() if option.kind != "refused"
     ]
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else "..."
 
 
 def named_class(algorithm: str, name: str, base: type, namespace: dict[str, Any], attribute: str) -> Any:
-    """The class of an algorithm, made when a module's `__getattr__` is first asked for it.
+    """Return the class of an algorithm, and create it on the first access by a module's `__getattr__`.
 
-    It is kept in the module, whose `globals()` are `namespace`, so that it is one and the same wherever it is imported,
-    and can be pickled by its name. Its `attribute` is the algorithm's name.
+    It is stored in the module, whose `globals()` are `namespace`, so that all imports get the same class and it can be
+    pickled by name. Its `attribute` is the algorithm's name.
 
     Raises:
-        AttributeError: there is no such algorithm.
+        AttributeError: the algorithm is unknown.
     """
     if algorithm not in schemas():
         raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
     if name not in namespace:
-        about = schemas()[algorithm]["description"].partition("\n\n")[0]
-        body = {"__module__": namespace["__name__"], "__doc__": about, attribute: algorithm}
+        description = schemas()[algorithm]["description"].partition("\n\n")[0]
+        body = {"__module__": namespace["__name__"], "__doc__": description, attribute: algorithm}
         namespace[name] = type(name, (base,), body)
     return namespace[name]

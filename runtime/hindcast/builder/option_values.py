@@ -1,4 +1,4 @@
-"""Converts option values to fields of a resource, or raises one sentence on what is wrong."""
+"""Convert the values of options to fields of a resource, or raise an error of one sentence."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _ESTIMATORS: Final = {
     "DirectMethod": "dm",
     "DoublyRobust": "dr",
 }
-"""RLlib's classes."""
+"""RLlib's class of an estimator -> Hindcast's name of the estimate."""
 _WORKERS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memory"}
-_BATCHING: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
-_SIZES: Final = ("override_num_blocks", "concurrency")
+_BATCHING_OPTIONS: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
+_BLOCK_SIZE_OPTIONS: Final = ("override_num_blocks", "concurrency")
 _REPLACED_PARTS: Final = {
-    "input_read_method_kwargs": dict.fromkeys(_SIZES, "pieces are as large as suits the format"),
+    "input_read_method_kwargs": dict.fromkeys(_BLOCK_SIZE_OPTIONS, "pieces are as large as suits the format"),
     "map_batches_kwargs": {"zero_copy_batch": "blocks are always read in shared memory"},
 }
 
 
 def to_plain(value: Any) -> Any:
-    """Tuples as lists, numbers of NumPy as Python's: what YAML could have said."""
+    """Convert tuples to lists and NumPy's numbers to Python's, as in YAML."""
     if isinstance(value, Mapping):
         return {key: to_plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -61,54 +61,56 @@ def to_plain(value: Any) -> Any:
 
 
 def copy_value(value: Any) -> Any:
-    """The value with its own containers and descriptions of networks; all else that it holds is the same object."""
+    """Copy containers and descriptions of networks, recursively; other objects stay the same."""
     if isinstance(value, dict):
-        twin = copy.copy(value)
-        twin.update({key: copy_value(entry) for key, entry in value.items()})
-        return twin
+        mapping = copy.copy(value)
+        mapping.update({key: copy_value(entry) for key, entry in value.items()})
+        return mapping
     if type(value) in (list, tuple):
         return type(value)(map(copy_value, value))
     if isinstance(value, list | set):
         return copy.copy(value)
     if isinstance(value, DefaultModelConfig | RLModuleSpec | MultiRLModuleSpec):
-        described = copy.copy(value)
-        vars(described).update(copy_value(vars(value)))
-        return described
+        config = copy.copy(value)
+        vars(config).update(copy_value(vars(value)))
+        return config
     return value
 
 
 def _env_config(value: Any) -> Any:
-    if isinstance(value, Mapping) and (found := find_non_json(to_plain(value))):
+    if isinstance(value, Mapping) and (problem := find_non_json(to_plain(value))):
         raise SpecError(
-            f"env_config contains {found}, which a resource cannot hold: use it in the function that you give to "
-            "register_env, or give text that the environment finds it by, such as its import path."
+            f"env_config contains {problem}, which a resource cannot contain: use it in the function that you pass to "
+            "register_env, or pass text from which the environment finds it, such as its import path."
         )
     return value
 
 
 def space_to_field(value: Any) -> Any:
-    """A Gymnasium space as the resource's JSON; JSON and None stay."""
+    """Convert a Gymnasium space to the resource's JSON; return JSON and None as they are."""
     if value is None or isinstance(value, Mapping):
         return value
+    # Imported on use: JSON needs no Gymnasium.
     from hindcast.episodes.spaces import space_to_json
 
     return space_to_json(value)
 
 
 def input_fields(options: Options, common: Options) -> list[dict[str, Any]]:
-    """`spec.input`: an entry for each path of `input_`, each with the fields that the inputs have in common; those of
-    the sampler go to the entry "sampler".
+    """Return `spec.input`: an entry for each path of `input_`, with the fields that all inputs have in common.
+
+    Fields of the sampler are in the entry "sampler".
 
     Raises:
-        SpecError: there are none, one is not a path, an entry is missing, or read options contradict each other.
+        SpecError: there are no inputs, one is not a path, the sampler is missing, or read options conflict.
     """
-    given = options.get("input_")
-    if not given:
+    inputs = options.get("input_")
+    if not inputs:
         raise SpecError("input_ is missing: name the data to train on with .offline_data(input_=...).")
     if options.get("input_read_sample_batches") and options.get("input_read_episodes"):
         raise SpecError("input_read_sample_batches and input_read_episodes are both True: set one of them.")
-    common = _with_method(common, options)
-    weights = given if isinstance(given, Mapping) else {}
+    common = _with_read_method(common, options)
+    weights = inputs if isinstance(inputs, Mapping) else {}
     paths = input_entries(options)
     if "sampler" in common and "sampler" not in paths:
         raise SpecError(
@@ -116,55 +118,58 @@ def input_fields(options: Options, common: Options) -> list[dict[str, Any]]:
             'add "sampler" to input_.'
         )
     return [
-        {**_source(path, options, common), **({"weight": weights[path]} if weights else {})} for path in paths
+        {**_input_field(path, options, common), **({"weight": weights[path]} if weights else {})}
+        for path in paths
     ]
 
 
-def _with_method(common: Options, options: Options) -> Options:
-    """The inputs' fields, with the read method if it does not follow from a format."""
+def _with_read_method(common: Options, options: Options) -> Options:
+    """Return the inputs' fields, with the read method if no format stands for it."""
     method = options.get("input_read_method")
     if method is None or (isinstance(method, str) and method in _READ_METHODS):
         return common
-    read = {"method": to_import_path("input_read_method", method), **common.get("readOptions", {})}
-    return {**common, "readOptions": read}
+    read_options = {"method": to_import_path("input_read_method", method), **common.get("readOptions", {})}
+    return {**common, "readOptions": read_options}
 
 
 def has_recorded_input(options: Options) -> bool:
-    """Whether `input_` names anything but the sampler."""
+    """Return True if `input_` names anything but the sampler."""
     return any(entry != "sampler" for entry in input_entries(options))
 
 
 def input_entries(options: Options) -> list[Any]:
-    """The entries of `input_`, without their weights."""
-    given = options.get("input_") or ()
-    return list(given) if isinstance(given, Mapping | list | tuple) else [given]
+    """Return the entries of `input_`, without their weights."""
+    inputs = options.get("input_") or ()
+    return list(inputs) if isinstance(inputs, Mapping | list | tuple) else [inputs]
 
 
 def output_path(options: Options) -> str:
-    """`spec.output.path`.
+    """Return `spec.output.path`.
 
     Raises:
-        SpecError: it is missing, not a path, or the file system is unknown.
+        SpecError: the output is missing or not a path, or the file system is unknown.
     """
     path = options.get("output")
     if not path:
         raise SpecError("output is missing: name the folder of the dataset with .offline_data(output=...).")
     if callable(path):
         raise SpecError(
-            f"output is {path!r}: only build_algo() takes what makes an OutputWriter, since a resource cannot hold it: "
-            "name a folder, and pass on its batches: for batch in DatasetReader(folder): writer.write(batch)."
+            f"output is {path!r}: only build_algo() accepts a function that makes an OutputWriter, since a resource "
+            "cannot contain it: name a folder, and pass on its batches: "
+            "for batch in DatasetReader(folder): writer.write(batch)."
         )
     if not _is_path(path):
         raise SpecError(f"output is {path!r}, expected one path: a recording writes to one folder.")
     if path == "logdir":
         raise SpecError('output is "logdir", which does not exist here: name the folder of the dataset.')
-    return _located(path, options.get("output_filesystem"))
+    return _path_with_scheme(path, options.get("output_filesystem"))
 
 
 def is_filesystem(value: Any) -> bool:
-    """Whether this is a file system of pyarrow or of fsspec, or a store of obstore's."""
+    """Return True if a value is a file system of pyarrow or fsspec, or a store of obstore."""
     if value is None or isinstance(value, str):
         return False
+    # Imported on use: most configs only name paths.
     from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
 
@@ -173,42 +178,42 @@ def is_filesystem(value: Any) -> bool:
     return isinstance(value, FileSystem | AbstractFileSystem) or is_from_obstore(value)
 
 
-def check_batching(given: Any) -> None:
-    """Refuse what `iter_batches_kwargs` does not take.
+def check_batching(options: Any) -> None:
+    """Check the options of `iter_batches_kwargs`.
 
     Raises:
-        SpecError: it holds something else.
+        SpecError: an option is unknown.
     """
-    if given is not None:
-        _only("iter_batches_kwargs", given, _BATCHING)
+    if options is not None:
+        _check_names("iter_batches_kwargs", options, _BATCHING_OPTIONS)
 
 
-def replaced_parts(option: str, given: Any) -> list[str]:
-    """The entries of a dictionary of options that have no effect, each with its replacement."""
-    if not isinstance(given, Mapping):
+def replaced_parts(option: str, value: Any) -> list[str]:
+    """Return the entries without effect in a dictionary of options, each with its replacement."""
+    if not isinstance(value, Mapping):
         return []
     parts = _REPLACED_PARTS.get(option, {})
-    return [f"{name}: {remark}" for name, remark in parts.items() if given.get(name) is not None]
+    return [f"{name}: {remark}" for name, remark in parts.items() if value.get(name) is not None]
 
 
-def _is_path(given: Any) -> bool:
-    return isinstance(given, str) or hasattr(given, "__fspath__")
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) or hasattr(value, "__fspath__")
 
 
-def _source(path: Any, options: Options, common: Options) -> dict[str, Any]:
+def _input_field(path: Any, options: Options, common: Options) -> dict[str, Any]:
     if isinstance(path, str) and path == "sampler":
         return {"sampler": common.get("sampler", {})}
     if not _is_path(path):
         raise SpecError(
-            f"input_ contains {path!r}, expected a path; only build_algo() takes functions that make an InputReader, "
-            "since a resource cannot hold them: write its batches to a folder (JsonWriter), and name that."
+            f"input_ contains {path!r}, expected a path; only build_algo() accepts functions that make an InputReader, "
+            "since a resource cannot contain them: write its batches to a folder (JsonWriter), and name that folder."
         )
-    recorded = {name: value for name, value in common.items() if name != "sampler"}
-    return {"path": _located(path, options.get("input_filesystem")), **recorded}
+    fields = {name: value for name, value in common.items() if name != "sampler"}
+    return {"path": _path_with_scheme(path, options.get("input_filesystem")), **fields}
 
 
-def _located(path: Any, filesystem: Any) -> str:
-    """A path with the scheme of the file system, which goes before its own where it is an object."""
+def _path_with_scheme(path: Any, filesystem: Any) -> str:
+    """Return a path with the scheme of the file system; that of an object replaces the path's own."""
     text = str(path)
     if is_filesystem(filesystem):
         from hindcast.storage.user_files import scheme_of
@@ -218,32 +223,37 @@ def _located(path: Any, filesystem: Any) -> str:
         return text
     if not isinstance(filesystem, str) or filesystem not in _SCHEMES:
         raise SpecError(
-            f"the file system is {filesystem!r}: put it in the path, as in s3://bucket/folder, or give one of "
-            f"{', '.join(_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore's."
+            f"the file system is {filesystem!r}: put it in the path, as in s3://bucket/folder, or set one of "
+            f"{', '.join(_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore."
         )
     return _SCHEMES[filesystem] + text.lstrip("/")
 
 
-def _read_kwargs(given: Any) -> dict[str, Any]:
-    """The input's fields of `input_read_method_kwargs`."""
-    require_mapping("input_read_method_kwargs", given)
-    fields = {name: given[name] for name in ("columns", "filter") if given.get(name) is not None}
+def _read_kwargs(options: Any) -> dict[str, Any]:
+    """Convert `input_read_method_kwargs` to fields of the input."""
+    require_mapping("input_read_method_kwargs", options)
+    fields = {name: options[name] for name in ("columns", "filter") if options.get(name) is not None}
     if is_expression(fields.get("filter")):
         fields["filter"] = parse_comparisons(fields["filter"])
-    rest = {name: value for name, value in given.items() if name not in (*_SIZES, "columns", "filter")}
+    rest = {
+        name: value
+        for name, value in options.items()
+        if name not in (*_BLOCK_SIZE_OPTIONS, "columns", "filter")
+    }
     return {**fields, "readOptions": rest} if rest else fields
 
 
-def _data_workers(given: Any) -> dict[str, Any]:
-    """`spec.pipeline.dataWorkers` of `map_batches_kwargs`."""
-    _only("map_batches_kwargs", given, ("concurrency", "zero_copy_batch", *_WORKERS))
-    workers = {_WORKERS[name]: value for name, value in given.items() if name in _WORKERS}
-    concurrency = given.get("concurrency")
+def _data_workers(options: Any) -> dict[str, Any]:
+    """Convert `map_batches_kwargs` to `spec.pipeline.dataWorkers`."""
+    _check_names("map_batches_kwargs", options, ("concurrency", "zero_copy_batch", *_WORKERS))
+    workers = {_WORKERS[name]: value for name, value in options.items() if name in _WORKERS}
+    concurrency = options.get("concurrency")
+    # Ray Data's form of a pool that grows and shrinks.
     if isinstance(concurrency, tuple | list):
         if len(concurrency) != 2:
             raise SpecError(
-                f"map_batches_kwargs: concurrency is {concurrency!r}, expected a number, or two: the fewest and the "
-                "most data workers."
+                f"map_batches_kwargs: concurrency is {concurrency!r}, expected a number, or the minimum and maximum "
+                "number of data workers."
             )
         workers["minReplicas"], workers["maxReplicas"] = concurrency
     elif concurrency is not None:
@@ -251,53 +261,53 @@ def _data_workers(given: Any) -> dict[str, Any]:
     return workers
 
 
-def _section(option: str, given: Any) -> dict[str, Any]:
-    """A section of a resource, given as a dictionary of its fields in snake case."""
-    return {to_camel(str(name)): each for name, each in require_mapping(option, given).items()}
+def _to_camel_section(option: str, options: Any) -> dict[str, Any]:
+    """Convert a dictionary of fields in snake case to a section of a resource."""
+    return {to_camel(str(name)): value for name, value in require_mapping(option, options).items()}
 
 
-def _replay(given: Any) -> dict[str, Any]:
-    """The sampler's fields of `replay_buffer_config`."""
-    _only("replay_buffer_config", given, ("type", "capacity", "alpha", "beta"))
-    return {name: value for name, value in given.items() if name == "capacity"}
+def _replay(options: Any) -> dict[str, Any]:
+    """Convert `replay_buffer_config` to fields of the sampler."""
+    _check_names("replay_buffer_config", options, ("type", "capacity", "alpha", "beta"))
+    return {name: value for name, value in options.items() if name == "capacity"}
 
 
-def _explore(given: Any) -> Any:
-    """`explore` of `evaluation_config`, None if it is not in it."""
-    require_mapping("evaluation_config", given)
-    if others := [name for name in given if name != "explore"]:
+def _explore(options: Any) -> Any:
+    """Return `explore` of `evaluation_config`, or None if it is not set."""
+    require_mapping("evaluation_config", options)
+    if unknown := [name for name in options if name != "explore"]:
         raise SpecError(
-            f"evaluation_config contains {', '.join(map(repr, others))}, but only takes explore, env and env_config: "
-            "evaluations follow the options of .evaluation(); for other data use offline_evaluation_input."
+            f"evaluation_config contains {', '.join(map(repr, unknown))}, but only accepts explore, env and "
+            "env_config: evaluations follow the options of .evaluation(); for other data use offline_evaluation_input."
         )
-    return given.get("explore")
+    return options.get("explore")
 
 
-def estimate_names(option: str, given: Any) -> list[Any]:
-    """Names of estimates, from a list or RLlib's dictionary name -> {"type": class}.
+def estimate_names(option: str, value: Any) -> list[Any]:
+    """Return the names of estimates, from a list or RLlib's dictionary name -> {"type": class}.
 
     Raises:
-        SpecError: an entry has more than a type.
+        SpecError: an entry has options other than a type.
     """
-    if isinstance(given, Mapping):
-        return [_estimate(f"{option}[{name!r}]", each) for name, each in given.items()]
-    return [_estimate(option, each) for each in _listed(given)]
+    if isinstance(value, Mapping):
+        return [_estimate(f"{option}[{name!r}]", entry) for name, entry in value.items()]
+    return [_estimate(option, entry) for entry in _as_list(value)]
 
 
-def _estimate(place: str, given: Any) -> str:
-    kind = given.get("type") if isinstance(given, Mapping) else given
-    if others := [key for key in given if key != "type"] if isinstance(given, Mapping) else []:
+def _estimate(label: str, entry: Any) -> str:
+    estimator = entry.get("type") if isinstance(entry, Mapping) else entry
+    if unknown := [key for key in entry if key != "type"] if isinstance(entry, Mapping) else []:
         raise SpecError(
-            f"{place} contains {', '.join(map(repr, others))}, but only takes type: "
-            "offline_evaluation_model_updates sets how long models are fitted."
+            f"{label} contains {', '.join(map(repr, unknown))}, but only accepts type: "
+            "offline_evaluation_model_updates sets the number of updates of models."
         )
-    called = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
-    called = called.rpartition(".")[2]
-    return _ESTIMATORS.get(called, called)
+    name = estimator if isinstance(estimator, str) else getattr(estimator, "__name__", str(estimator))
+    name = name.rpartition(".")[2]
+    return _ESTIMATORS.get(name, name)
 
 
-def _evaluation_type(given: Any) -> list[str] | None:
-    name = _choice("offline_evaluation_type", {"eval_loss": None, "is": "is", "pdis": "pdis"}, given)
+def _evaluation_type(value: Any) -> list[str] | None:
+    name = _choice("offline_evaluation_type", {"eval_loss": None, "is": "is", "pdis": "pdis"}, value)
     return None if name is None else [name]
 
 
@@ -308,43 +318,44 @@ def _choice(option: str, choices: Mapping[str, str | None], value: Any) -> str |
 
 
 def _connectors(value: Any) -> list[Any]:
-    return [_connector(each) for each in _listed(value)]
+    return [_connector(entry) for entry in _as_list(value)]
 
 
 def named_connectors(value: Any) -> list[NamedCall]:
-    """What is given as `learner_connector`, by names.
+    """Return the connectors of `learner_connector`, by name.
 
     Raises:
-        SpecError: it holds what is neither a name nor a connector.
+        SpecError: an entry is neither a name nor a connector.
     """
     if value is None:
         return []
     return [
-        NamedCall(name=each) if isinstance(each, str) else NamedCall(**each) for each in _connectors(value)
+        NamedCall(name=connector) if isinstance(connector, str) else NamedCall(**connector)
+        for connector in _connectors(value)
     ]
 
 
 def _connector(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return to_import_path("learner_connector", value)
-    _only("learner_connector", value, ("name", "kwargs"))
+    _check_names("learner_connector", value, ("name", "kwargs"))
     return {**value, "name": to_import_path("learner_connector", value.get("name"))}
 
 
-def _calling(hook: str, value: Any) -> list[Any]:
-    """Functions as classes of callbacks with that one method."""
+def _callback_classes(hook: str, value: Any) -> list[Any]:
+    """Convert functions to classes of callbacks with one method, `hook`."""
     from hindcast.record.callbacks import callbacks_from_function
 
-    given = _listed(value)
-    if any(not (callable(each) or isinstance(each, str)) for each in given):
+    functions = _as_list(value)
+    if any(not (callable(function) or isinstance(function, str)) for function in functions):
         raise SpecError(
             f'{hook} is {value!r}, expected a function, its "package.module:name", or a list of them.'
         )
     return [
         f"hindcast.record.callbacks:{hook}.{path.replace(':', '.')}"
-        if (path := each if isinstance(each, str) else import_path_of(each))
-        else to_import_path(hook, callbacks_from_function(hook, each))
-        for each in given
+        if (path := function if isinstance(function, str) else import_path_of(function))
+        else to_import_path(hook, callbacks_from_function(hook, function))
+        for function in functions
     ]
 
 
@@ -360,24 +371,24 @@ def _bytes(value: Any) -> Any:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else value
 
 
-def require_mapping(place: str, given: Any) -> Mapping[str, Any]:
-    """The dictionary that is given at a place.
+def require_mapping(label: str, value: Any) -> Mapping[str, Any]:
+    """Check that a value is a dictionary, and return it.
 
     Raises:
-        SpecError: it is something else.
+        SpecError: it is not a dictionary.
     """
-    if not isinstance(given, Mapping):
-        raise SpecError(f"{place} is {given!r}, expected a dictionary.")
-    return given
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{label} is {value!r}, expected a dictionary.")
+    return value
 
 
-def _listed(given: Any) -> Sequence[Any]:
-    """What is given as a list; a single value as one of it."""
-    return given if isinstance(given, list | tuple) else [given]
+def _as_list(value: Any) -> Sequence[Any]:
+    """Return a list as it is, and a single value as a list of one."""
+    return value if isinstance(value, list | tuple) else [value]
 
 
-def _only(option: str, given: Any, names: Iterable[str]) -> None:
-    for name in require_mapping(option, given):
+def _check_names(option: str, options: Any, names: Iterable[str]) -> None:
+    for name in require_mapping(option, options):
         if name not in names:
             raise SpecError(f"{option}: {name!r} is not an option here{nearest(name, names)}")
 
@@ -391,9 +402,9 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "num_env_runners": _zero_as_one,
     "num_learners": _zero_as_one,
     "num_cpus_per_learner": lambda value: None if value == "auto" else value,
-    "callbacks_class": lambda value: [to_import_path("callbacks_class", each) for each in _listed(value)],
+    "callbacks_class": lambda value: [to_import_path("callbacks_class", each) for each in _as_list(value)],
     "learner_class": partial(to_import_path, "learner_class"),
-    **{name: partial(_calling, name) for name in OPTIONS["callbacks"] if name.startswith("on_")},
+    **{name: partial(_callback_classes, name) for name in OPTIONS["callbacks"] if name.startswith("on_")},
     "learner_connector": _connectors,
     "input_read_method": lambda value: (
         _READ_METHODS.get(value, "RayData") if isinstance(value, str) else "RayData"
@@ -401,8 +412,8 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "input_read_method_kwargs": _read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
     "map_batches_kwargs": _data_workers,
-    "sampler": partial(_section, "sampler"),
-    "input_prepare": partial(_section, "input_prepare"),
+    "sampler": partial(_to_camel_section, "sampler"),
+    "input_prepare": partial(_to_camel_section, "input_prepare"),
     "replay_buffer_config": _replay,
     "materialize_data": _residency,
     "materialize_mapped_data": _residency,
@@ -424,4 +435,4 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "model_config": model_fields,
     "rl_module_spec": module_fields,
 }
-"""How the value of an option becomes that of its field, where it is not the same; None leaves the field out."""
+"""Option -> the function that converts its value to that of its field; None leaves the field out."""

@@ -1,4 +1,4 @@
-"""From the builder's options to resources, the same models as from YAML, and to the plan of what a config builds."""
+"""Convert the builder's options to resources, with the same models as YAML, and to the plan of a config."""
 
 from __future__ import annotations
 
@@ -36,123 +36,129 @@ Fields = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
 _POLICY: Final = "_hindcast/policy/module"
-"""Inside the dataset, whose own location is not part of its identity."""
+"""Inside the dataset, since the dataset's own location is not part of its identity."""
 _ONE_ITERATION: Final = {"iterations": 1}
-_SEVERAL: Final = "callbacks"
-"""The field whose entries several options give."""
-_OF_SOURCES: Final = ("input_", "input_filesystem")
-"""Of these `spec.input` is a list; the other options of the input go to each of its entries."""
+_CALLBACKS: Final = "callbacks"
+"""The field that several options append entries to."""
+_SOURCE_OPTIONS: Final = ("input_", "input_filesystem")
+"""Options with an entry in `spec.input` for each value; the other options of the input apply to all entries."""
 
 
 def is_online_only(algorithm: str) -> bool:
-    """Whether the algorithm learns from its own samples only."""
+    """Return True if the algorithm only learns from its own samples."""
     return can_learn_online(algorithm) and algorithm not in algorithms("OfflineTraining")
 
 
 def can_learn_online(algorithm: str) -> bool:
-    """Whether the algorithm learns from its own samples if no data are given."""
+    """Return True if the algorithm learns from its own samples if there are no data."""
     return algorithm in algorithms("OfflineRecording")
 
 
 def training_resource(algorithm: str, options: Options, name: str, stop: Fields | None) -> OfflineTraining:
-    """The training that the options describe.
+    """Return the training that the options describe.
 
     Args:
-        algorithm: one that plays trains on its own samples (`input: [{sampler: {}}]`) if no data are given.
-        options: name -> value as given.
+        algorithm: without data, one that can learn online trains on its own samples (`input: [{sampler: {}}]`).
+        options: name -> value as set by the user.
         name: `metadata.name`.
         stop: `spec.stop`; None is one iteration.
 
     Raises:
         SpecError: one line per problem.
     """
-    online = is_online_only(algorithm)
-    if online and has_recorded_input(options):
+    is_online = is_online_only(algorithm)
+    if is_online and has_recorded_input(options):
         raise SpecError(f"input_ does not apply to {algorithm}, which learns from its own samples.")
-    if online and (judged := [name for name in options if "offline_evaluation" in name and options[name]]):
+    if is_online and (
+        offline_options := [name for name in options if "offline_evaluation" in name and options[name]]
+    ):
         raise SpecError(
-            f"{judged[0]} does not apply to {algorithm}, which learns from its own samples and is evaluated in its "
-            "environment: use evaluation_interval."
+            f"{offline_options[0]} does not apply to {algorithm}, which learns from its own samples and is "
+            "evaluated in its environment: use evaluation_interval."
         )
     check_batching(options.get("iter_batches_kwargs"))
     _check_runners(options)
     spec: Fields = {"algorithm": algorithm, "stop": stop or _ONE_ITERATION, **_fields(options, "training")}
     if options.get("materialize_data"):
-        _put(spec, "pipeline.residency", "Resident")
+        _set_field(spec, "pipeline.residency", "Resident")
+    # 0 requests the CPU; an unset option uses a GPU if there is one.
     if options.get("num_gpus_per_learner") == 0:
-        _put(spec, "learners.device", "cpu")
+        _set_field(spec, "learners.device", "cpu")
     if spec.get("evaluation", {}).keys() == {"envsPerRunner"}:
-        del spec["evaluation"]  # how many environments, should an evaluation be asked for
+        del spec["evaluation"]  # the number of environments does not request an evaluation
     spec[options_field(algorithm)] = algorithm_config(algorithm, options)
-    samples = not options.get("input_") and can_learn_online(algorithm) and options.get("env") is not None
-    given = {**options, "input_": "sampler"} if samples else options
-    spec["input"] = [{"sampler": {}}] if online else input_fields(given, spec.get("input", {}))
+    adds_sampler = (
+        not options.get("input_") and can_learn_online(algorithm) and options.get("env") is not None
+    )
+    input_options = {**options, "input_": "sampler"} if adds_sampler else options
+    spec["input"] = [{"sampler": {}}] if is_online else input_fields(input_options, spec.get("input", {}))
     _need_environment(spec, any("sampler" in source for source in spec["input"]))
-    problems = check_algorithm("OfflineRecording", spec, ("spec",)) if online else None
-    return _checked(OfflineTraining, name, spec, problems)
+    problems = check_algorithm("OfflineRecording", spec, ("spec",)) if is_online else None
+    return _parse_resource(OfflineTraining, name, spec, problems)
 
 
 def recording_resource(
     algorithm: str, options: Options, name: str, policy: Fields | None, stop: Fields | None
 ) -> OfflineRecording:
-    """The recording that the options describe.
+    """Return the recording that the options describe.
 
     Args:
-        algorithm: trains the policy, where `policy` does not say another.
-        options: name -> value as given.
+        algorithm: trains the policy, unless `policy` is set.
+        options: name -> value as set by the user.
         name: `metadata.name`.
         policy: `spec.policy`; None trains one.
-        stop: of the policy's training; None is one iteration.
+        stop: `stop` of the policy's training; None is one iteration.
 
     Raises:
         SpecError: one line per problem.
     """
     spec: Fields = {"runners": {}, **_fields(options, "recording")}
-    given, duration = spec.pop("policy", {}), _duration(options)
+    policy_fields, duration = spec.pop("policy", {}), _duration(options)
     if policy is None:
         config = algorithm_config(algorithm, options)
         train = {"algorithm": algorithm, "config": config, "stop": stop or _ONE_ITERATION}
         if duration.get("episodes"):
             train["evaluation"] = {"duration": duration["episodes"]}
-        policy = {"train": {**train, **given.get("train", {})}}
-    explore = {"explore": given["explore"]} if "explore" in given else {}
-    spec |= {"policy": {**policy, **explore}, "duration": duration}
+        policy = {"train": {**train, **policy_fields.get("train", {})}}
+    explore_field = {"explore": policy_fields["explore"]} if "explore" in policy_fields else {}
+    spec |= {"policy": {**policy, **explore_field}, "duration": duration}
+    # RLlib's 0 records in the calling process, which takes one runner here.
     if spec["runners"].get("replicas") == 0:
         spec["runners"]["replicas"] = 1
-    _put(spec, "output.path", output_path(options))
+    _set_field(spec, "output.path", output_path(options))
     if not has_packed_columns(options):
         spec["output"].pop("compressColumns", None)
     _need_environment(spec, True)
-    return _checked(OfflineRecording, name, spec)
+    return _parse_resource(OfflineRecording, name, spec)
 
 
 def has_packed_columns(options: Options) -> bool:
-    """Whether the output's format has packed columns: SampleBatch. (RLlib packs those of Parquet, too.)"""
+    """Return True if the output's format has packed columns: SampleBatch. (RLlib also packs those of Parquet.)"""
     return _fields(options, "recording").get("output", {}).get("format") == "SampleBatch"
 
 
 def algorithm_config(algorithm: str, options: Options) -> Fields:
-    """The algorithm's own options, all others being in the table, by their YAML names: `lambda_` is `lambda`."""
-    own = {
+    """Return the algorithm's own options, which are not in the table, by their YAML names: `lambda_` is `lambda`."""
+    algorithm_options = {
         name: value
         for name, value in options.items()
         if not (is_in_table(algorithm, name) or is_unset(name, value))
     }
-    return {to_camel(name.rstrip("_")): to_plain(value) for name, value in own.items()}
+    return {to_camel(name.rstrip("_")): to_plain(value) for name, value in algorithm_options.items()}
 
 
 def model_section(options: Options) -> Fields:
-    """The model section, by its YAML names."""
-    of_model = {
+    """Return the model section, by its YAML names."""
+    model_options = {
         name: options.get(name)
         for name in OPTIONS_BY_NAME
         if OPTIONS_BY_NAME[name].training.startswith("model")
     }
-    return dict(_fields(of_model, "training").get("model", {}))
+    return dict(_fields(model_options, "training").get("model", {}))
 
 
-def parse_section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:
-    """A part of a resource on its own, with the same sentences.
+def parse_section(model: type[M], data: Fields, path: tuple[str, ...]) -> M:
+    """Parse a part of a resource, with the error messages of the whole.
 
     Raises:
         SpecError: one line per problem.
@@ -160,14 +166,14 @@ def parse_section(model: type[M], data: Fields, at: tuple[str, ...]) -> M:
     try:
         return model.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
-        lines = [sentence(problem) for problem in problems_of(error, model, data, at)]
+        lines = [sentence(problem) for problem in problems_of(error, model, data, path)]
         raise SpecError("\n".join(lines)) from error
 
 
-def _checked(model: type[M], name: str, spec: Fields, problems: list[Problem] | None = None) -> M:
-    """The resource; `problems` are those with its algorithm, where its kind does not say what to check."""
+def _parse_resource(model: type[M], name: str, spec: Fields, problems: list[Problem] | None = None) -> M:
+    """Parse a resource; `problems` replaces the check of its algorithm, if that does not follow from its kind."""
     data = {"apiVersion": API_VERSION, "kind": model.__name__, "metadata": {"name": name}, "spec": spec}
-    lines = [sentence(each) for each in (check_algorithms(data) if problems is None else problems)]
+    lines = [sentence(problem) for problem in (check_algorithms(data) if problems is None else problems)]
     try:
         resource = parse_section(model, data, ())
     except SpecError as error:
@@ -178,35 +184,35 @@ def _checked(model: type[M], name: str, spec: Fields, problems: list[Problem] | 
 
 
 def _fields(options: Options, kind: str) -> Fields:
-    """Every option that has a field in this kind of resource, in the table's order: the last one counts."""
+    """Return the fields of all options in this kind of resource; later options of the table take precedence."""
     spec: Fields = {}
     for name, option in OPTIONS_BY_NAME.items():
         field = option.training if kind == "training" else option.recording
-        if options.get(name) is None or not field or name in _OF_SOURCES:
+        if options.get(name) is None or not field or name in _SOURCE_OPTIONS:
             continue
         value = to_plain(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
         if value is not None:
-            _put(spec, field, [*spec.get(field, ()), *value] if field == _SEVERAL else value)
+            _set_field(spec, field, [*spec.get(field, ()), *value] if field == _CALLBACKS else value)
     return spec
 
 
-def _put(spec: Fields, field: str, value: Any) -> None:
+def _set_field(spec: Fields, field: str, value: Any) -> None:
     *parents, last = field.split(".")
     for parent in parents:
         spec = spec.setdefault(parent, {})
-    here = spec.get(last)
-    spec[last] = {**here, **value} if isinstance(here, dict) and isinstance(value, dict) else value
+    current = spec.get(last)
+    spec[last] = {**current, **value} if isinstance(current, dict) and isinstance(value, dict) else value
 
 
 def _check_runners(options: Options) -> None:
-    """A training has no runners, but a wrong number of them is still a mistake."""
-    given = {name: options.get(name) for name in ("num_env_runners", "num_cpus_per_env_runner")}
-    parse_section(RunnersSpec, _fields(given, "recording").get("runners", {}), ("spec", "runners"))
+    """Check the options of runners, which a training does not have."""
+    runner_options = {name: options.get(name) for name in ("num_env_runners", "num_cpus_per_env_runner")}
+    parse_section(RunnersSpec, _fields(runner_options, "recording").get("runners", {}), ("spec", "runners"))
 
 
 def _duration(options: Options) -> Fields:
-    given = options.get("evaluation_duration")
-    return {str(options.get("evaluation_duration_unit") or "episodes"): 10 if given is None else given}
+    duration = options.get("evaluation_duration")
+    return {str(options.get("evaluation_duration_unit") or "episodes"): 10 if duration is None else duration}
 
 
 def _need_environment(spec: Fields, needed: bool) -> None:
@@ -220,13 +226,13 @@ def _need_environment(spec: Fields, needed: bool) -> None:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What to build.
+    """The resources and options that `build_algo` builds from.
 
     Attributes:
-        training: trains the policy; of an algorithm that learns online, from samples. None without data.
-        recording: what `evaluate()` adds to a dataset; None without an output.
-        online: the algorithm learns in its environment.
-        width: environments that it samples from side by side.
+        training: trains the policy, from samples if the algorithm learns online; None without data.
+        recording: the recording that `evaluate()` adds to; None without an output.
+        is_online: whether the algorithm learns in its environment.
+        num_envs: number of environments that it samples from in parallel.
     """
 
     training: OfflineTraining | None
@@ -240,35 +246,35 @@ class BuildPlan:
 
 
 def make_build_plan(algorithm: str, options: Mapping[str, Any], name: str) -> BuildPlan:
-    """What a config's options build.
+    """Return the plan of a config's options.
 
     Raises:
         SpecError: one line per problem.
     """
     options = expand_options(algorithm, options)
-    online = is_online_only(algorithm)
-    recorded = None
+    is_online = is_online_only(algorithm)
+    recording = None
     if options.get("output"):
-        recorded = recording_resource(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
-    trained, width = None, options.get("num_envs_per_env_runner")
-    if can_learn_online(algorithm) or options.get("input_") or recorded is None:
-        trained = _evaluated(training_resource(algorithm, options, name, None), to_plain(width))
+        recording = recording_resource(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
+    training, num_envs = None, options.get("num_envs_per_env_runner")
+    if can_learn_online(algorithm) or options.get("input_") or recording is None:
+        training = _with_evaluation(training_resource(algorithm, options, name, None), to_plain(num_envs))
     return BuildPlan(
-        training=trained,
-        recording=recorded,
-        is_online=online,
+        training=training,
+        recording=recording,
+        is_online=is_online,
         algorithm=algorithm,
-        num_envs=RunnersSpec().envs_per_runner if width is None else width,
+        num_envs=RunnersSpec().envs_per_runner if num_envs is None else num_envs,
         config=algorithm_config(algorithm, options),
         model=parse_section(ModelSpec, model_section(options), ("spec", "model")),
         initial_checkpoint=options.get("initial_checkpoint"),
     )
 
 
-def _evaluated(resource: OfflineTraining, width: Any) -> OfflineTraining:
-    """Adds an evaluation section if there is an environment, so that `evaluate()` can be called."""
+def _with_evaluation(resource: OfflineTraining, num_envs: Any) -> OfflineTraining:
+    """Add an evaluation section if there is an environment, so that `evaluate()` can be called."""
     spec = resource.spec
     if spec.environment is None or spec.evaluation is not None:
         return resource
-    evaluation = parse_section(EvaluationSpec, {"envsPerRunner": width}, ("spec", "evaluation"))
+    evaluation = parse_section(EvaluationSpec, {"envsPerRunner": num_envs}, ("spec", "evaluation"))
     return resource.model_copy(update={"spec": spec.model_copy(update={"evaluation": evaluation})})

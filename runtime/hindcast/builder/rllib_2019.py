@@ -1,4 +1,4 @@
-"""The options of `rllib train` in 2019, as a config and as stop criteria."""
+"""Convert the options of `rllib train` in 2019 to a config and stop criteria."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Final
 from hindcast.builder.config import AlgorithmConfig
 from hindcast.errors import SpecError
 
-_RENAMED: Final = {"input": "input_", "lambda": "lambda_"}
+_NEW_NAMES: Final = {"input": "input_", "lambda": "lambda_"}
 _EXPLORATION: Final = {
     "exploration_final_eps": 0.02,
     "exploration_fraction": 0.1,
     "schedule_max_timesteps": 100_000,
 }
-"""DQN's options of its exploration, with the defaults that they had."""
-_ENDS: Final = {
+"""DQN's exploration options of 2019 -> their defaults."""
+_STOP_CRITERIA: Final = {
     "timesteps_total": "timesteps",
     "training_iteration": "iterations",
     "episode_reward_mean": "episode_return_mean",
@@ -24,44 +24,48 @@ _ENDS: Final = {
 
 
 def make_config(run: str, env: str | None, options: Mapping[str, Any]) -> AlgorithmConfig:
-    """The config of an algorithm with options by their names, of 2019 or of today.
+    """Return the config of an algorithm, from options by their names of 2019 or of today.
 
     Args:
-        env: the environment; None is `options["env"]`.
+        run: the algorithm.
+        env: the environment; None uses `options["env"]`.
         options: `input`, `output`, `lr` and so on.
 
     Raises:
-        SpecError: there is no such algorithm or option.
+        SpecError: the algorithm or an option is unknown.
     """
     config = AlgorithmConfig(run)
     config.update_from_dict(
-        {_RENAMED.get(name, name): value for name, value in options.items() if name not in _EXPLORATION}
+        {_NEW_NAMES.get(name, name): value for name, value in options.items() if name not in _EXPLORATION}
     )
-    if given := {name: value for name, value in options.items() if name in _EXPLORATION}:
-        config.training(epsilon=_epsilon(given))
+    if exploration := {name: value for name, value in options.items() if name in _EXPLORATION}:
+        config.training(epsilon=_epsilon_schedule(exploration))
     return config if env is None else config.environment(env)
 
 
 def make_stop(criteria: Mapping[str, Any]) -> dict[str, Any]:
-    """`spec.stop`, from criteria by their names of 2019.
+    """Return `spec.stop`, from criteria by their names of 2019.
 
     Raises:
-        SpecError: there are none, or one is not a stop criterion.
+        SpecError: there are no criteria, or one is unknown.
     """
     if not criteria:
         raise SpecError(
             '--stop is missing: {"training_iteration": 100} ends the training after 100 iterations.'
         )
     for name in criteria:
-        if name not in _ENDS:
-            raise SpecError(f"--stop: {name} is not a stop criterion; expected one of {', '.join(_ENDS)}.")
-    return {_ENDS[name]: value for name, value in criteria.items()}
+        if name not in _STOP_CRITERIA:
+            raise SpecError(
+                f"--stop: {name} is not a stop criterion; expected one of {', '.join(_STOP_CRITERIA)}."
+            )
+    return {_STOP_CRITERIA[name]: value for name, value in criteria.items()}
 
 
-def _epsilon(given: Mapping[str, Any]) -> Any:
-    """The schedule of random actions: from all to the final share, in a fraction of the schedule's timesteps."""
-    final, fraction, timesteps = (given.get(name, default) for name, default in _EXPLORATION.items())
-    for name, value in given.items():
+def _epsilon_schedule(exploration: Mapping[str, Any]) -> Any:
+    """Return the schedule of epsilon: from 1 to its final value, in a fraction of the schedule's timesteps."""
+    final, fraction, timesteps = (exploration.get(name, default) for name, default in _EXPLORATION.items())
+    for name, value in exploration.items():
+        # `bool` is a subclass of `int`.
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SpecError(f"{name} is {value!r}, expected a number.")
     return [[0, 1.0], [round(fraction * timesteps), final]] if fraction * timesteps else final

@@ -1,9 +1,9 @@
-"""Recording by `train()`: what a policy plays to learn from, each episode exactly once.
+"""Recording by `train()`: the episodes that a policy plays to learn from, each of them exactly once.
 
-An iteration's rollout follows from its number and the weights, and so does every episode played alongside updates: a
-killed training plays the same ones again. So the dataset records up to which place it has them, and skips earlier
-places. Episodes that a killed script had received but not written are played again: all are written before a
-checkpoint is.
+An iteration's rollout is a function of its number and the weights, and so is every episode played between updates: a
+killed training plays the same ones again. The dataset therefore records the position up to which it has episodes, and
+skips earlier positions. All episodes are written before a checkpoint, so those that a killed script had not written are
+played again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TrainingRecording(GrowingDataset):
     """A dataset that grows while its policy is trained.
 
     Args:
-        resource: where to; its policy samples, as it does to learn.
+        resource: the recording; its policy samples actions, as in training.
     """
 
     module_name = "learning"
@@ -33,28 +33,31 @@ class TrainingRecording(GrowingDataset):
         spec = resource.spec.model_copy(update={"policy": sampling})
         super().__init__(resource.model_copy(update={"spec": spec}), reporter)
         self._learning_policy = policy
-        self._waiting: list[Episode] = []
-        self._places = range(0)
-        self._size = 0
+        self._pending_episodes: list[Episode] = []
+        self._positions = range(0)
+        self._pending_bytes = 0
 
-    def on_episodes(self, place: int, episodes: list[Episode]) -> None:
-        """Keep the episodes played at a place, which is higher than earlier ones.
+    def on_episodes(self, position: int, episodes: list[Episode]) -> None:
+        """Add the episodes played at a position, which is higher than earlier ones.
 
-        Episodes cut by an iteration are recorded as truncated: they are not continued.
+        Episodes that the end of an iteration cuts are recorded as truncated, since they are not continued.
 
         Raises:
-            OutputConflict: the folder holds something else.
-            StorageError: it could not be written.
+            OutputConflict: the folder contains other files.
+            StorageError: it cannot be written.
         """
         if self._recorded_task is None:
             self._begin()
-        if place <= (self._places[-1] if self._waiting else max(self._commits_made, default=-1)):
+        if position <= (
+            # Positions that a resumed training plays again are pending or committed already.
+            self._positions[-1] if self._pending_episodes else max(self._commits_made, default=-1)
+        ):
             return
-        self._places = range(self._places.start if self._waiting else place, place + 1)
+        self._positions = range(self._positions.start if self._pending_episodes else position, position + 1)
         for episode in episodes:
-            ended = episode.terminated or episode.truncated
-            self._waiting.append(episode if ended else replace(episode, truncated=True))
-            self._size += sum(column.nbytes for column in episode.columns.values())
+            is_complete = episode.terminated or episode.truncated
+            self._pending_episodes.append(episode if is_complete else replace(episode, truncated=True))
+            self._pending_bytes += sum(column.nbytes for column in episode.columns.values())
         if self._is_full():
             self.flush()
 
@@ -62,16 +65,17 @@ class TrainingRecording(GrowingDataset):
         """Write the episodes received so far.
 
         Raises:
-            StorageError: it could not be written; nothing of it counts.
+            StorageError: they cannot be written; none of them counts.
         """
-        if not self._waiting or self._recorded_task is None:
+        if not self._pending_episodes or self._recorded_task is None:
             return
+        # The manifest says that a dataset is complete.
         self._folder.child(MANIFEST).delete()
-        work = RangeToRecord(self._places[-1], self._places)
-        block = episodes_to_block(self._waiting, self._recorded_task.prefix)
-        commit = write_range(self._recorded_task, work, [block])
+        task = RangeToRecord(self._positions[-1], self._positions)
+        block = episodes_to_block(self._pending_episodes, self._recorded_task.prefix)
+        commit = write_range(self._recorded_task, task, [block])
         self._commits_made[commit.range] = commit
-        self._waiting, self._size = [], 0
+        self._pending_episodes, self._pending_bytes = [], 0
 
     def close(self) -> None:
         """Write the remaining episodes, and complete the dataset."""
@@ -88,11 +92,11 @@ class TrainingRecording(GrowingDataset):
         self._recorded_task = self._task(self._module)
 
     def _is_full(self) -> bool:
-        """Whether a file or more can be made of it."""
+        """Return True if the pending episodes fill at least one file."""
         output = self._spec.output
-        rows = output.episodes_per_file
-        is_large = self._size >= parse_bytes(output.max_file_size)
-        return is_large or (rows is not None and len(self._waiting) >= rows)
+        max_episodes = output.episodes_per_file
+        is_large = self._pending_bytes >= parse_bytes(output.max_file_size)
+        return is_large or (max_episodes is not None and len(self._pending_episodes) >= max_episodes)
 
     def _conflict(self, policy: Policy) -> str | None:  # noqa: ARG002
         is_ours = self._policy_folder.child(self.module_name).exists()

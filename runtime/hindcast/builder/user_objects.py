@@ -1,4 +1,4 @@
-"""Names for classes, functions and environments given as Python objects, since a resource is text."""
+"""Names for classes, functions and environments that are passed as Python objects, since a resource is text."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hindcast.user_code import import_object, is_registered, register_object
 
 MakeEnvironment = Callable[[dict[str, Any]], Any]
 
-_registered: dict[str, MakeEnvironment] = {}
-"""Gymnasium id -> creator that was registered here."""
+_creators: dict[str, MakeEnvironment] = {}
+"""Gymnasium id -> the creator registered in this process."""
 
 
 @dataclass(frozen=True)
 class RegisteredEnv:
-    """A name given to `register_env` together with its creator, for another process (a Tune trial)."""
+    """A name of `register_env` with its creator, for another process (a Tune trial)."""
 
     name: str
     creator: MakeEnvironment
 
 
 def register_env(name: str, creator: MakeEnvironment) -> None:
-    """Make an environment known by name, for `.environment(name, env_config=...)`, here and in processes started here.
+    """Register an environment for `.environment(name, env_config=...)`, in this process and those that it starts.
 
     Args:
-        name: what `.environment()` takes.
+        name: the name for `.environment()`.
         creator: called with the `env_config` as one dictionary; returns a `gymnasium.Env`.
 
     Raises:
@@ -37,22 +37,24 @@ def register_env(name: str, creator: MakeEnvironment) -> None:
     """
     import gymnasium as gym
 
-    if name in gym.registry and name not in _registered:
+    if name in gym.registry and name not in _creators:
         raise SpecError(f"register_env: Gymnasium already has an environment {name!r}; choose another name.")
+    # Gymnasium warns about a name that is registered twice.
     gym.registry.pop(name, None)
-    made = partial(_create, creator)
-    gym.register(id=name, entry_point=made)
-    register_object(made, name)
-    _registered[name] = creator
+    entry_point = partial(_create, creator)
+    gym.register(id=name, entry_point=entry_point)
+    register_object(entry_point, name)
+    _creators[name] = creator
 
 
 def environment_id(environment: Any) -> str:
-    """`spec.environment.id` of what `.environment()` was given.
+    """Return `spec.environment.id` of the argument of `.environment()`.
 
-    A class that any process can import is "package.module:Class"; another one is given to those that this one starts.
+    For a class that any process can import, it is "package.module:Class"; another class is registered for the processes
+    that this one starts.
 
     Raises:
-        SpecError: it is not an environment.
+        SpecError: the argument is not an environment.
     """
     if isinstance(environment, str):
         return environment
@@ -68,29 +70,30 @@ def environment_id(environment: Any) -> str:
 
 
 def to_portable(environment: Any) -> Any:
-    """What `.environment()` was given, in a form that means the same in another process."""
-    if isinstance(environment, str) and environment in _registered:
-        return RegisteredEnv(environment, _registered[environment])
+    """Convert the argument of `.environment()` to a form that other processes understand."""
+    if isinstance(environment, str) and environment in _creators:
+        return RegisteredEnv(environment, _creators[environment])
     return environment
 
 
-def import_path_of(found: Any) -> str | None:
-    """The "package.module:Name" of a class or function, None if another process could not import it."""
-    module, name = getattr(found, "__module__", "__main__"), getattr(found, "__qualname__", "")
+def import_path_of(obj: Any) -> str | None:
+    """Return the "package.module:Name" of a class or function, or None if another process cannot import it."""
+    module, name = getattr(obj, "__module__", "__main__"), getattr(obj, "__qualname__", "")
     if module == "__main__" or not name.isidentifier():
         return None
-    same = getattr(importlib.import_module(module), name, None) is found
-    return f"{module}:{name}" if same else None
+    # A name may have been reassigned, for example by a decorator.
+    is_importable = getattr(importlib.import_module(module), name, None) is obj
+    return f"{module}:{name}" if is_importable else None
 
 
 def to_import_path(option: str, value: Any) -> Any:
-    """The path of a class, a function or an object given as an option; text and None stay.
+    """Return the import path of a class, a function or an object; return text and None as they are.
 
-    One that cannot be imported by its name (of a script, a notebook, a function) is known by a path in this process and
-    in those that it starts.
+    An object that cannot be imported by name (of a script, a notebook, a function) is registered under a path in this
+    process and those that it starts.
 
     Raises:
-        SpecError: it can be none.
+        SpecError: the value is neither callable nor text.
     """
     if value is None or isinstance(value, str):
         return value
@@ -100,30 +103,30 @@ def to_import_path(option: str, value: Any) -> Any:
 
 
 def refuse_local_objects(resource: Any) -> None:
-    """Refuse a resource that names an object known to this process only.
+    """Check that a resource names no object that only this process knows.
 
     Raises:
-        SpecError: it does.
+        SpecError: it names one.
     """
-    for path in _texts(resource):
+    for path in _iterate_texts(resource):
         if ":" in path and is_registered(path):
-            found = import_object(path, "a resource")
+            obj = import_object(path, "a resource")
             raise SpecError(
-                f"{getattr(found, '__name__', type(found).__name__)} cannot be imported by name, and a "
-                "resource can only hold names: define it at the top level of an importable module and pass it, or its "
-                '"package.module:Name".'
+                f"{getattr(obj, '__name__', type(obj).__name__)} cannot be imported by name, and a "
+                "resource can only contain names: define it at the top level of an importable module, and pass it or "
+                'its "package.module:Name".'
             )
 
 
-def _texts(data: Any) -> Iterator[str]:
+def _iterate_texts(data: Any) -> Iterator[str]:
     if isinstance(data, str):
         yield data
     elif isinstance(data, Mapping):
         for value in data.values():
-            yield from _texts(value)
+            yield from _iterate_texts(value)
     elif isinstance(data, list | tuple):
         for value in data:
-            yield from _texts(value)
+            yield from _iterate_texts(value)
 
 
 def _create(creator: MakeEnvironment, **config: Mapping[str, Any]) -> Any:

@@ -1,8 +1,8 @@
-"""From `spec.pipeline.connectors` to connectors over blocks and batches.
+"""Make connectors over blocks and batches from `spec.pipeline.connectors`.
 
-Connectors over lists of `SingleAgentEpisode`, in RLlib's form (`ConnectorV2`), work on blocks too, as one
-`EpisodeConnector`: a block becomes episodes and back, with Python objects for each, which is slow and done for
-connectors of this form only. Those that follow each other share episodes, batch and `shared_data`.
+Adjacent connectors in RLlib's form (`ConnectorV2`), which are called with lists of `SingleAgentEpisode`, become one
+`EpisodeConnector`: they share episodes, batch and `shared_data`. It converts a block to episodes and back, which is
+slow, since each episode becomes Python objects; only connectors of this form need it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _SPACES: Final = ("input_observation_space", "input_action_space")
 
 @dataclass(frozen=True)
 class ConnectorContext:
-    """What connectors are given of a training.
+    """The properties of a training that connectors are constructed with.
 
     Attributes:
         observation_space: the environment's, or the data's.
         action_space: the same.
-        module: the policy's network; pieces in RLlib's form get a copy.
-        next_obs: the algorithm reads `new_obs`.
+        module: the policy's network; connectors in RLlib's form get a copy.
+        next_obs: whether the algorithm reads `new_obs`.
     """
 
     observation_space: gym.Space | None = None
@@ -61,123 +61,131 @@ class ConnectorContext:
 
 
 def make_connectors(
-    named: Iterable[NamedCall], ready: Sequence[Any], given: ConnectorContext
+    named: Iterable[NamedCall], objects: Sequence[Any], context: ConnectorContext
 ) -> list[BlockConnector | BatchConnector]:
-    """The connectors of a resource, in order.
+    """Return the connectors of a resource, in order.
 
     Args:
         named: library names or "package.module:Name" of a class or a function, with keyword arguments.
-        ready: further connectors, of any form.
+        objects: further connectors, of any form.
 
     Raises:
         SpecError: an unknown name, or an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
-    pieces = [piece for each in named for piece in _pieces(_make(each, given), each.name)]
-    pieces += [piece for each in ready for piece in _pieces(each, type(each).__name__)]
+    steps = [step for connector in named for step in _expand(_construct(connector, context), connector.name)]
+    steps += [step for connector in objects for step in _expand(connector, type(connector).__name__)]
     connectors: list[BlockConnector | BatchConnector] = []
-    for over_episodes, group in groupby(pieces, key=is_episode_connector):
-        several = list(group)
-        connectors += [EpisodeConnector(several, given)] if over_episodes else several
+    # Grouped, so that a block is converted to episodes once for adjacent connectors.
+    for takes_episodes, group in groupby(steps, key=is_episode_connector):
+        group_steps = list(group)
+        connectors += [EpisodeConnector(group_steps, context)] if takes_episodes else group_steps
     return connectors
 
 
 def make_learner_pipeline(
     named: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
 ) -> LearnerConnectorPipeline:
-    """The pieces of a resource, as RLlib's pipeline for learners has them: its default pieces come last.
+    """Return a resource's connectors as RLlib's pipeline for learners, followed by RLlib's default connectors.
 
     Raises:
-        SpecError: a name that is none, or what has no place in such a pipeline.
+        SpecError: an unknown name, or a connector that is not in RLlib's form.
         UserCodeError: importing or constructing one raised.
     """
-    given = ConnectorContext(observation_space, action_space)
-    pieces = [piece for each in named for piece in _flat(_make(each, given))]
-    for piece in pieces:
-        if not is_episode_connector(piece):
+    context = ConnectorContext(observation_space, action_space)
+    connectors = [connector for entry in named for connector in _flatten(_construct(entry, context))]
+    for connector in connectors:
+        if not is_episode_connector(connector):
             raise SpecError(
-                f"{_FIELD}: {type(piece).__name__} cannot be in a LearnerConnectorPipeline, whose pieces are in "
-                "RLlib's form (ConnectorV2)."
+                f"{_FIELD}: {type(connector).__name__} cannot be in a LearnerConnectorPipeline, which only "
+                "takes connectors in RLlib's form (ConnectorV2)."
             )
     return LearnerConnectorPipeline(
-        observation_space, action_space, connectors=[*pieces, *default_connectors()]
+        observation_space, action_space, connectors=[*connectors, *default_connectors()]
     )
 
 
-def _flat(made: Any) -> list[Any]:
-    if isinstance(made, list | tuple):
-        return [piece for each in made for piece in _flat(each)]
-    return list(made) if type(made) is LearnerConnectorPipeline else [made]
+def _flatten(entry: Any) -> list[Any]:
+    if isinstance(entry, list | tuple):
+        return [connector for part in entry for connector in _flatten(part)]
+    return list(entry) if type(entry) is LearnerConnectorPipeline else [entry]
 
 
 def is_episode_connector(candidate: Any) -> bool:
-    """Whether an object is called with episodes."""
+    """Return True if an object is called with episodes."""
     if isinstance(candidate, BlockConnector | BatchConnector | type) or not callable(candidate):
         return False
     return isinstance(candidate, ConnectorV2) or "episodes" in _parameters(candidate)
 
 
-def _pieces(made: Any, name: str) -> Iterator[Any]:
-    """The connectors of an entry, over blocks and batches, and pieces over episodes.
+def _expand(entry: Any, name: str) -> Iterator[Any]:
+    """Yield the connectors of an entry of `spec.pipeline.connectors`.
 
-    A pipeline's default pieces after the user's last one are left out: a training does what they do.
+    The default connectors at the end of a pipeline are left out: a training does the same without them.
     """
-    if isinstance(made, list | tuple):
-        for each in made:
-            yield from _pieces(each, name)
-    elif type(made) is LearnerConnectorPipeline:
-        own = list(made)
-        asked = [
-            AddColumns(piece.added_columns)
-            for piece in own
-            if type(piece) is AddNextObservationsFromEpisodesToTrainBatch
+    if isinstance(entry, list | tuple):
+        for part in entry:
+            yield from _expand(part, name)
+    elif type(entry) is LearnerConnectorPipeline:
+        connectors = list(entry)
+        requested_columns = [
+            AddColumns(connector.added_columns)
+            for connector in connectors
+            if type(connector) is AddNextObservationsFromEpisodesToTrainBatch
         ]
-        while own and (is_default(own[-1]) or type(own[-1]) in LIBRARY_CONNECTORS.values()):
-            own.pop()
-        for piece in own:
-            yield _accepted(piece, name)
-        yield from asked
-    elif type(made) in LIBRARY_CONNECTORS.values():
-        yield AddColumns(made.added, all_recorded=isinstance(made, AddColumnsFromEpisodesToTrainBatch))
-    elif type(made).__name__ in UNNEEDED_CONNECTORS and isinstance(made, ConnectorV2) and is_default(made):
-        raise SpecError(_without_need(type(made).__name__))
+        # Connectors of the user's own may rely on defaults before them, so only those at the end are dropped.
+        while connectors and (
+            is_default(connectors[-1]) or type(connectors[-1]) in LIBRARY_CONNECTORS.values()
+        ):
+            connectors.pop()
+        for connector in connectors:
+            yield _check_connector(connector, name)
+        yield from requested_columns
+    elif type(entry) in LIBRARY_CONNECTORS.values():
+        yield AddColumns(
+            entry.added_columns, all_recorded=isinstance(entry, AddColumnsFromEpisodesToTrainBatch)
+        )
+    elif type(entry).__name__ in UNNEEDED_CONNECTORS and isinstance(entry, ConnectorV2) and is_default(entry):
+        raise SpecError(_unneeded_message(type(entry).__name__))
     else:
-        yield _accepted(made, name)
+        yield _check_connector(entry, name)
 
 
 def _is_connector(candidate: Any) -> bool:
     return isinstance(candidate, BlockConnector | BatchConnector) or is_episode_connector(candidate)
 
 
-def _accepted(candidate: Any, name: str) -> Any:
+def _check_connector(candidate: Any, name: str) -> Any:
     if _is_connector(candidate):
         return candidate
     raise SpecError(
         f"{_FIELD}: {name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
-        "or let a function (observation_space, action_space) return such ones."
+        "or pass a function (observation_space, action_space) that returns such connectors."
     )
 
 
-def _make(named: NamedCall, given: ConnectorContext) -> Any:
+def _construct(named: NamedCall, context: ConnectorContext) -> Any:
     factory = _factory(named.name)
-    if _is_connector(factory):  # an object, given in Python
+    if _is_connector(factory):  # registered from Python as an object
         return copy.deepcopy(factory)
     if not callable(factory):
         return factory
     with calling(f"{_FIELD}: making {named.name!r}", factory):
-        return _called(factory, named.kwargs, given)
+        return _call_factory(factory, named.kwargs, context)
 
 
-def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: ConnectorContext) -> Any:
-    """A class, with the spaces where it takes them by RLlib's names; or a function of the two spaces."""
-    spaces: tuple[gym.Space | None, ...] = (given.observation_space, given.action_space)
+def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: ConnectorContext) -> Any:
+    """Call a class, with the spaces under RLlib's names if it has these parameters, or a function of both spaces."""
+    spaces: tuple[gym.Space | None, ...] = (context.observation_space, context.action_space)
     if isinstance(factory, type):
-        taken = _parameters(factory)
-        named = {name: space for name, space in zip(_SPACES, spaces, strict=True) if name in taken}
-        return factory(**{**named, **kwargs})
+        parameters = _parameters(factory)
+        space_kwargs = {
+            name: space for name, space in zip(_SPACES, spaces, strict=True) if name in parameters
+        }
+        return factory(**{**space_kwargs, **kwargs})
     try:
         inspect.signature(factory).bind_partial(*spaces, **kwargs)
-    except (TypeError, ValueError):  # it does not take two more, or is not written in Python
+    except (TypeError, ValueError):  # it does not accept two more arguments, or is written in C
         spaces = ()
     return factory(*spaces, **kwargs)
 
@@ -185,7 +193,7 @@ def _called(factory: Callable[..., Any], kwargs: dict[str, Any], given: Connecto
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(factory).parameters
-    except ValueError:  # of a class that is not written in Python
+    except ValueError:  # the class is written in C
         return {}
 
 
@@ -195,53 +203,54 @@ def _factory(name: str) -> Any:
     if name in LIBRARY_CONNECTORS:
         return LIBRARY_CONNECTORS[name]
     if name in UNNEEDED_CONNECTORS:
-        raise SpecError(_without_need(name))
+        raise SpecError(_unneeded_message(name))
     raise SpecError(
         f"{_FIELD}: {name!r} is neither a library connector nor a "
         f'"package.module:Class"{nearest(name, LIBRARY_CONNECTORS)}'
     )
 
 
-def _without_need(name: str) -> str:
-    return f"{_FIELD}: {name} has no place here, leave it out: {UNNEEDED_CONNECTORS[name]}."
+def _unneeded_message(name: str) -> str:
+    return f"{_FIELD}: {name} is not needed here. Leave it out: {UNNEEDED_CONNECTORS[name]}."
 
 
 class EpisodeConnector(BlockConnector):
-    """Runs connectors over episodes on blocks.
+    """A connector over blocks that runs connectors over episodes.
 
     Args:
-        pieces: any objects with the call of `ConnectorV2`.
-        given: if the algorithm reads `new_obs`, whoever changes observations in the batch must give these too.
+        connectors: objects with the call of `ConnectorV2`.
+        context: if its `next_obs` is set, a connector that changes observations in the batch must set `new_obs` too.
     """
 
-    def __init__(self, pieces: Sequence[Any], given: ConnectorContext) -> None:
-        self.pieces = pieces
-        self._spaces = (given.observation_space, given.action_space)
-        self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=pieces)
-        self._module = None if given.module is None else MultiRLModule(frozen_copy(given.module))
-        self._next_obs = given.next_obs
-        self._tried = False
-        self.stochastic = any(bool(getattr(piece, "stochastic", False)) for piece in pieces)
-        self.columns = tuple(name for piece in pieces for name in getattr(piece, "columns", ()))
+    def __init__(self, connectors: Sequence[Any], context: ConnectorContext) -> None:
+        self.connectors = connectors
+        self._spaces = (context.observation_space, context.action_space)
+        self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=connectors)
+        self._module = None if context.module is None else MultiRLModule(frozen_copy(context.module))
+        self._next_obs = context.next_obs
+        self._is_checked = False
+        self.stochastic = any(bool(getattr(connector, "stochastic", False)) for connector in connectors)
+        self.columns = tuple(name for connector in connectors for name in getattr(connector, "columns", ()))
 
     @property
     def name(self) -> str:
-        """The classes of the connectors over episodes."""
-        return ", ".join(type(piece).__name__ for piece in self.pieces)
+        """Names of the classes of the connectors over episodes."""
+        return ", ".join(type(connector).__name__ for connector in self.connectors)
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Of the first connector over episodes."""
-        return type(self.pieces[0]).__call__
+        """The `__call__` of the first connector over episodes."""
+        return type(self.connectors[0]).__call__
 
     def __call__(self, block: Block, context: Context) -> Block:
-        if len(self.pieces) > 1 and not self._tried:
-            self._tried = True
-            self._try_each(block, context)
-        return self._connected(self._pipeline, block, context)
+        if len(self.connectors) > 1 and not self._is_checked:
+            self._is_checked = True
+            self._check_each(block, context)
+        return self._run(self._pipeline, block, context)
 
-    def _connected(self, pipeline: LearnerConnectorPipeline, block: Block, context: Context) -> Block:
+    def _run(self, pipeline: LearnerConnectorPipeline, block: Block, context: Context) -> Block:
         episodes = block_to_episodes(block, *self._spaces)
+        # The network is a frozen copy, so its outputs need no gradients.
         with torch.no_grad():
             batch = pipeline(
                 batch={},
@@ -253,15 +262,17 @@ class EpisodeConnector(BlockConnector):
             )
         return with_batch(episodes_to_block(episodes), batch, next_obs=self._next_obs)
 
-    def _try_each(self, block: Block, context: Context) -> None:
-        """Find the first piece that changes what it must not, so that it is reported by its own name."""
-        for count, piece in enumerate(self.pieces, 1):
-            until = LearnerConnectorPipeline(*self._spaces, connectors=self.pieces[:count])
+    def _check_each(self, block: Block, context: Context) -> None:
+        """Name the first connector that breaks a rule: together they are only known as one connector."""
+        for count, connector in enumerate(self.connectors, 1):
+            pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:count])
             try:
-                once, again = (
-                    self._connected(until, block, replace(context, metrics=MetricsLogger())) for _ in range(2)
+                first, second = (
+                    self._run(pipeline, block, replace(context, metrics=MetricsLogger())) for _ in range(2)
                 )
-                check_episodes(again, block.length)
-                check_repeatable(once.columns, again.columns)
+                check_episodes(second, block.length)
+                check_repeatable(first.columns, second.columns)
             except (Misuse, ValueError) as error:
-                raise_user_code_error(error, f"connector {type(piece).__name__}", type(piece).__call__)
+                raise_user_code_error(
+                    error, f"connector {type(connector).__name__}", type(connector).__call__
+                )

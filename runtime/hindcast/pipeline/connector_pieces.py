@@ -1,7 +1,7 @@
-"""RLlib's connector pieces for learners, by its names: those that pipelines are built of, and those without need here.
+"""RLlib's connectors for learners, under RLlib's names.
 
-A training takes columns to batches by itself, without these: in `spec.pipeline.connectors` the `Add…` pieces say which
-columns batches hold in addition to those that the algorithm needs. In a custom pipeline, and before a custom piece,
+A training puts columns into batches without them. In `spec.pipeline.connectors` the `Add…` connectors name columns
+that batches hold in addition to those that the algorithm needs. In a custom pipeline, and before a custom connector,
 they do what RLlib's do, on the episodes of a unit.
 """
 
@@ -25,78 +25,78 @@ Episodes = Sequence[SingleAgentEpisode]
 
 
 class _AddObservations(ConnectorV2):
-    """A column of observations into the batch, unless it is in it: those of the steps, or so many steps later."""
+    """Adds the observations of all steps, shifted by `offset` steps, to the batch if they are absent."""
 
     added_columns: ClassVar[tuple[str, ...]]
-    later: ClassVar[int]
+    offset: ClassVar[int]
 
     def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
         (column,) = self.added_columns
         if column not in batch:
             for episode in episodes:
-                observations = episode.get_observations(slice(self.later, self.later + len(episode)))
+                observations = episode.get_observations(slice(self.offset, self.offset + len(episode)))
                 self.add_n_batch_items(batch, column, observations, len(episode), episode)
         return batch
 
 
 class AddObservationsFromEpisodesToBatch(_AddObservations):
-    """`obs` of each step into the batch, unless they are in it."""
+    """Adds `obs` of each step to the batch if absent."""
 
     added_columns = (Columns.OBS,)
-    later = 0
+    offset = 0
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(_AddObservations):
-    """`new_obs` of each step into the batch, unless they are in it: the observation after it, also the final one."""
+    """Adds `new_obs`, the observation after each step, to the batch if absent."""
 
     added_columns = (Columns.NEXT_OBS,)
-    later = 1
+    offset = 1
 
 
 class AddColumnsFromEpisodesToTrainBatch(ConnectorV2):
-    """Actions, rewards, `terminateds`, `truncateds` and all recorded model outputs into the batch."""
+    """Adds actions, rewards, `terminateds`, `truncateds` and all recorded model outputs to the batch."""
 
     added_columns = (Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 
     def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
-        """Those that are not in it."""
-        there = {*batch, Columns.STATE_IN, Columns.STATE_OUT}
+        """Add the columns that the batch does not have."""
+        excluded = {*batch, Columns.STATE_IN, Columns.STATE_OUT}
         for episode in episodes:
-            for name, values in _columns_of(episode).items():
-                if name not in there:
+            for name, values in _episode_columns(episode).items():
+                if name not in excluded:
                     self.add_n_batch_items(batch, name, values, len(episode), episode)
         return batch
 
 
 class BatchIndividualItems(ConnectorV2):
-    """Items of episodes as arrays: `{"default_policy": {column: [steps, ...]}}`, of all episodes in their order."""
+    """Stacks the items of all episodes, in order, to arrays: `{"default_policy": {column: [steps, ...]}}`."""
 
     def __init__(self, *spaces: gym.Space | None, multi_agent: bool = False, **kwargs: Any) -> None:
         super().__init__(*spaces, **kwargs)
         if multi_agent:
-            raise ValueError("multi_agent is True, and there is one agent")
+            raise ValueError("multi_agent is True, but there is only one agent")
 
     def __call__(self, *, batch: Items, **_: Any) -> Items:
-        """Columns that are arrays already stay."""
-        own = batch.pop(DEFAULT_MODULE_ID, {})
-        return {DEFAULT_MODULE_ID: {**own, **{name: stack_items(items) for name, items in batch.items()}}}
+        """Stack the columns that are not arrays yet."""
+        columns = batch.pop(DEFAULT_MODULE_ID, {})
+        return {DEFAULT_MODULE_ID: {**columns, **{name: stack_items(items) for name, items in batch.items()}}}
 
 
 class NumpyToTensor(ConnectorV2):
-    """Arrays as tensors, on the CPU: batches go to the learner's device later."""
+    """Converts arrays to tensors on the CPU; batches move to the learner's device later."""
 
     def __call__(self, *, batch: Items, **_: Any) -> Items:
-        """Floats become float32; text and objects stay."""
+        """Convert float64 to float32, and leave text and objects as they are."""
         return {
-            name: self(batch=dict(value)) if isinstance(value, Mapping) else _tensor(value)
+            name: self(batch=dict(value)) if isinstance(value, Mapping) else _to_tensor(value)
             for name, value in batch.items()
         }
 
 
 class FrameStackingLearner(ConnectorV2):
-    """The last `num_frames` observations `[height, width, 1]` of each step as one, `[height, width, num_frames]`.
+    """Stacks the last `num_frames` observations `[height, width, 1]` of each step to `[height, width, num_frames]`.
 
-    Those before an episode's first are zero. (In a training `spec.model.frameStack` does it, in acting too.)
+    Frames before an episode's first are zero. (In a training `spec.model.frameStack` does it, for acting too.)
     """
 
     def __init__(self, *spaces: gym.Space | None, num_frames: int = 1, **kwargs: Any) -> None:
@@ -108,7 +108,7 @@ class FrameStackingLearner(ConnectorV2):
         input_observation_space: gym.Space | None,
         input_action_space: gym.Space | None,  # noqa: ARG002
     ) -> gym.Space | None:
-        """With `num_frames` as its last dimension."""
+        """Return the space with `num_frames` as its last dimension."""
         space = input_observation_space
         if not isinstance(space, gym.spaces.Box):
             return space
@@ -116,53 +116,53 @@ class FrameStackingLearner(ConnectorV2):
         return gym.spaces.Box(low, high, dtype=space.dtype.type)
 
     def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
-        """`obs` of each step."""
+        """Add `obs` of each step."""
         for episode in episodes:
-            stacked = nested.map_leaves(self._stacked, episode.get_observations(slice(0, len(episode))))
-            self.add_n_batch_items(batch, Columns.OBS, stacked, len(episode), episode)
+            observations = nested.map_leaves(self._stack, episode.get_observations(slice(0, len(episode))))
+            self.add_n_batch_items(batch, Columns.OBS, observations, len(episode), episode)
         return batch
 
-    def _stacked(self, frames: NDArray[Any]) -> NDArray[Any]:
+    def _stack(self, frames: NDArray[Any]) -> NDArray[Any]:
         if frames.ndim != 4 or frames.shape[-1] != 1:
             raise ValueError(
                 f"observations of shape {list(frames.shape[1:])} cannot be stacked: they must be [height, width, 1]"
             )
-        before = np.zeros((self.num_frames - 1, *frames.shape[1:]), frames.dtype)
-        padded = np.concatenate([before, frames])[..., 0]
+        zeros = np.zeros((self.num_frames - 1, *frames.shape[1:]), frames.dtype)
+        padded = np.concatenate([zeros, frames])[..., 0]
         return np.stack([padded[k : k + len(frames)] for k in range(self.num_frames)], axis=-1)
 
 
-class _WithoutNeed(ConnectorV2):
-    """A piece of RLlib's that has nothing to do here, and why; it leaves episodes and batch as they are."""
+class _UnneededConnector(ConnectorV2):
+    """A connector of RLlib's that Hindcast does not need, with the reason; it changes nothing."""
 
-    why: ClassVar[str]
+    reason: ClassVar[str]
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
 
     def __call__(self, *, batch: Items, **_: Any) -> Items:
-        """Nothing."""
+        """Return the batch unchanged."""
         return batch
 
 
-class AddOneTsToEpisodesAndTruncate(_WithoutNeed):
-    why = "episodes are stored with their final observation"
+class AddOneTsToEpisodesAndTruncate(_UnneededConnector):
+    reason = "episodes are stored with their final observation"
 
 
-class GeneralAdvantageEstimation(_WithoutNeed):
-    why = "algorithms that use advantages compute them by themselves"
+class GeneralAdvantageEstimation(_UnneededConnector):
+    reason = "algorithms that use advantages compute them themselves"
 
 
-class AddStatesFromEpisodesToBatch(_WithoutNeed):
-    why = "recurrent states come with sequences, as spec.model says"
+class AddStatesFromEpisodesToBatch(_UnneededConnector):
+    reason = "batches of sequences contain recurrent states; spec.model sets how"
 
 
-class AddTimeDimToBatchAndZeroPad(_WithoutNeed):
-    why = "sequences are cut from episodes as spec.model says"
+class AddTimeDimToBatchAndZeroPad(_UnneededConnector):
+    reason = "sequences are cut from episodes; spec.model sets how"
 
 
-class AgentToModuleMapping(_WithoutNeed):
-    why = "there is one agent and one module"
+class AgentToModuleMapping(_UnneededConnector):
+    reason = "there is one agent and one module"
 
 
 LIBRARY_CONNECTORS: Final = {
@@ -173,14 +173,14 @@ LIBRARY_CONNECTORS: Final = {
         AddColumnsFromEpisodesToTrainBatch,
     )
 }
-"""Those that `spec.pipeline.connectors` names directly."""
+"""Connectors that `spec.pipeline.connectors` may name without their module."""
 UNNEEDED_CONNECTORS: Final = {
-    "BatchIndividualItems": "data are columns from storage to batch, so there are no single items to batch",
-    "NumpyToTensor": "batches are tensors on the learner's device already",
-    "FrameStackingLearner": "frames are stacked by spec.model.frameStack, in training as in acting",
-    "MeanStdFilter": "observations are normalised by spec.model.observationFilter, in training as in acting",
+    "BatchIndividualItems": "data stay in columns from storage to batch, so there are no single items to batch",
+    "NumpyToTensor": "batches are already tensors on the learner's device",
+    "FrameStackingLearner": "spec.model.frameStack stacks frames, both in training and in acting",
+    "MeanStdFilter": "spec.model.observationFilter normalises observations, both in training and in acting",
     **{
-        piece.__name__: piece.why
+        piece.__name__: piece.reason
         for piece in (
             AddOneTsToEpisodesAndTruncate,
             GeneralAdvantageEstimation,
@@ -190,11 +190,11 @@ UNNEEDED_CONNECTORS: Final = {
         )
     },
 }
-"""RLlib's pieces that a training has no need of, and why."""
+"""RLlib's connectors that a training does not need -> the reason."""
 
 
 def default_connectors() -> list[ConnectorV2]:
-    """What RLlib's pipeline for learners ends with."""
+    """Return the connectors at the end of RLlib's pipeline for learners."""
     return [
         AddObservationsFromEpisodesToBatch(),
         AddColumnsFromEpisodesToTrainBatch(),
@@ -203,53 +203,55 @@ def default_connectors() -> list[ConnectorV2]:
     ]
 
 
-def is_default(piece: Any) -> bool:
-    """Whether a piece is of `default_pieces`, or has nothing to do: what a training does without it."""
-    return type(piece).__module__ == __name__ and not isinstance(
-        piece, AddNextObservationsFromEpisodesToTrainBatch | FrameStackingLearner
+def is_default(connector: Any) -> bool:
+    """Return True if a training does the same without a connector: it is a default one, or not needed."""
+    return type(connector).__module__ == __name__ and not isinstance(
+        connector, AddNextObservationsFromEpisodesToTrainBatch | FrameStackingLearner
     )
 
 
 def stack_items(items: Any) -> Any:
-    """Items as nested arrays `[items, ...]`, those of all episodes end to end.
+    """Stack the items of all episodes, in order, to nested arrays `[items, ...]`.
 
     Args:
-        items: a list of items, each of one step or `BatchedNdArray`s of several; or `{(id,): such a list}`; nested
-            arrays stay.
+        items: a list of items, each of one step or of several (`BatchedNdArray`); or `{(id,): such a list}`. Nested
+            arrays are returned as they are.
     """
     if isinstance(items, Mapping) and all(isinstance(key, tuple) for key in items):
-        items = [item for own in items.values() for item in own]
+        items = [item for episode_items in items.values() for item in episode_items]
     if not isinstance(items, list):
         return items
     if not any(isinstance(leaf, BatchedNdArray) for item in items for leaf in nested.leaves(item)):
         return batched.stack(items)
-    parts = [
+    batches = [
         item if isinstance(next(nested.leaves(item)), BatchedNdArray) else batched.stack([item])
         for item in items
     ]
-    plain = [nested.map_leaves(np.asarray, part) for part in parts]
-    return batched.concatenate(plain)
+    arrays = [nested.map_leaves(np.asarray, batch) for batch in batches]
+    return batched.concatenate(arrays)
 
 
-def _columns_of(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """`[T, ...]` each."""
-    steps = len(episode)
+def _episode_columns(episode: SingleAgentEpisode) -> dict[str, Any]:
+    """Return all columns of an episode but its observations, `[T, ...]` each."""
+    num_steps = len(episode)
     ends = {
         Columns.TERMINATEDS: episode.is_terminated,
         Columns.TRUNCATEDS: episode.is_truncated,
     }
-    flags = {name: np.arange(1, steps + 1) == (steps if ended else 0) for name, ended in ends.items()}
+    flags = {
+        name: np.arange(1, num_steps + 1) == (num_steps if is_set else 0) for name, is_set in ends.items()
+    }
     outputs = {name: episode.get_extra_model_outputs(name) for name in episode.extra_model_outputs}
     return {
-        Columns.ACTIONS: episode.get_actions(slice(0, steps)),
-        Columns.REWARDS: episode.get_rewards(slice(0, steps)),
+        Columns.ACTIONS: episode.get_actions(slice(0, num_steps)),
+        Columns.REWARDS: episode.get_rewards(slice(0, num_steps)),
         **flags,
         **outputs,
     }
 
 
-def _tensor(value: Any) -> Any:
+def _to_tensor(value: Any) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
         return value
-    wide = value.dtype == np.float64
-    return torch.from_numpy(np.ascontiguousarray(value, np.float32 if wide else value.dtype))
+    is_float64 = value.dtype == np.float64
+    return torch.from_numpy(np.ascontiguousarray(value, np.float32 if is_float64 else value.dtype))

@@ -1,4 +1,4 @@
-"""`ConnectorV2`: the base of connectors over episodes, in RLlib's form, and pipelines of them."""
+"""`ConnectorV2`, RLlib's base class of connectors over episodes, and pipelines of them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class ConnectorV2:
 
     `__call__(*, rl_module, batch, episodes, explore=None, shared_data=None, metrics=None, **kwargs)` changes the
     episodes, or adds columns to `batch`, which starts empty, by `add_batch_item` and `add_n_batch_items`; it returns
-    the batch. What it is given:
+    the batch. Its arguments:
 
     * `rl_module["default_policy"]`, the policy's network with the weights that the run began with, as a separate copy.
       (What follows from weights in training is an algorithm's `targets`.)
     * `episodes`, complete, in NumPy form; their number and lengths must stay.
-    * `shared_data`, a dictionary for all pieces that see the same episodes; `shared_data["context"]` is the `Context`.
-    * `metrics`, a `MetricsLogger`: what is logged is in results under `learner_connector`.
+    * `shared_data`, a dictionary for all connectors of the same episodes; `shared_data["context"]` is the `Context`.
+    * `metrics`, a `MetricsLogger`; results contain what is logged under `learner_connector`.
 
     Attributes:
-        stochastic: as of `Connector`.
-        columns: as of `Connector`: the columns of `batch` that shall reach the algorithm; where it is empty, all that
-            it adds to the first episodes.
+        stochastic: see `Connector`.
+        columns: names of the columns of `batch` for the algorithm; if empty, all columns that the connector adds to
+            the first episodes.
         input_observation_space: of the episodes.
         input_action_space: of the episodes.
     """
@@ -56,12 +56,12 @@ class ConnectorV2:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """The observations that it gives: those that it gets, unless it is `recompute_output_observation_space`d."""
+        """The space of the observations it returns; see `recompute_output_observation_space`."""
         return self.recompute_output_observation_space(self.input_observation_space, self.input_action_space)
 
     @property
     def action_space(self) -> gym.Space | None:
-        """The actions that it gives."""
+        """The space of the actions it returns."""
         return self.recompute_output_action_space(self.input_observation_space, self.input_action_space)
 
     def recompute_output_observation_space(
@@ -69,7 +69,7 @@ class ConnectorV2:
         input_observation_space: gym.Space | None,
         input_action_space: gym.Space | None,  # noqa: ARG002
     ) -> gym.Space | None:
-        """Hook: the space of the observations that it gives, for the pieces after it."""
+        """Hook: return the space of the observations for the connectors after it."""
         return input_observation_space
 
     def recompute_output_action_space(
@@ -77,7 +77,7 @@ class ConnectorV2:
         input_observation_space: gym.Space | None,  # noqa: ARG002
         input_action_space: gym.Space | None,
     ) -> gym.Space | None:
-        """Hook: the space of the actions that it gives, for the pieces after it."""
+        """Hook: return the space of the actions for the connectors after it."""
         return input_action_space
 
     @staticmethod
@@ -86,7 +86,7 @@ class ConnectorV2:
         agents_that_stepped_only: bool = True,  # noqa: ARG004
         zip_with_batch_column: Mapping[tuple[str], Sequence[Any]] | None = None,
     ) -> Iterator[Any]:
-        """The episodes, one by one; with a column of the batch, pairs of an episode and an item, item by item."""
+        """Yield the episodes; with a column of the batch, yield pairs of an episode and an item."""
         if zip_with_batch_column is None:
             yield from episodes
             return
@@ -115,21 +115,22 @@ class ConnectorV2:
         num_items: int,
         single_agent_episode: SingleAgentEpisode | None = None,
     ) -> None:
-        """Add the values of `num_items` steps of an episode in a row: a list of them, or arrays `[num_items, ...]`."""
+        """Add the values of `num_items` adjacent steps: a list, or arrays `[num_items, ...]`."""
         if isinstance(items_to_add, list):
             if len(items_to_add) != num_items:
                 raise ValueError(
-                    f"column {column!r}: {len(items_to_add)} items were given, num_items is {num_items}"
+                    f"column {column!r}: {len(items_to_add)} items do not match num_items={num_items}"
                 )
             for item in items_to_add:
                 ConnectorV2.add_batch_item(batch, column, item, single_agent_episode)
             return
-        marked = nested.map_leaves(lambda leaf: np.asarray(leaf).view(BatchedNdArray), items_to_add)
-        ConnectorV2.add_batch_item(batch, column, marked, single_agent_episode)
+        # The type marks an array of several items: `stack_items` concatenates it instead of stacking it.
+        arrays = nested.map_leaves(lambda leaf: np.asarray(leaf).view(BatchedNdArray), items_to_add)
+        ConnectorV2.add_batch_item(batch, column, arrays, single_agent_episode)
 
 
 class LearnerConnectorPipeline(ConnectorV2):
-    """Pieces, called one after the other with the same episodes and batch, as RLlib's `ConnectorPipelineV2` is."""
+    """Connectors that run one after the other on the same episodes and batch, like RLlib's `ConnectorPipelineV2`."""
 
     def __init__(
         self,
@@ -155,15 +156,15 @@ class LearnerConnectorPipeline(ConnectorV2):
         metrics: Any = None,
         **given: Any,
     ) -> Items:
-        """Call all pieces; a mistake in one is reported by its name.
+        """Run all connectors; an error names the connector that raised it.
 
         Raises:
-            UserCodeError: one raised, or returned something other than a batch.
+            UserCodeError: a connector raised, or did not return a batch.
         """
         shared_data = {} if shared_data is None else shared_data
-        for piece in self.connectors:
-            with calling(f"connector {type(piece).__name__}", type(piece).__call__):
-                batch = piece(
+        for connector in self.connectors:
+            with calling(f"connector {type(connector).__name__}", type(connector).__call__):
+                batch = connector(
                     rl_module=rl_module,
                     batch=batch,
                     episodes=episodes,
@@ -179,39 +180,39 @@ class LearnerConnectorPipeline(ConnectorV2):
         return batch
 
     def append(self, connector: Any) -> None:
-        """Add a piece at the end."""
+        """Add a connector at the end."""
         self._insert(len(self.connectors), connector)
 
     def prepend(self, connector: Any) -> None:
-        """Add a piece at the beginning."""
+        """Add a connector at the beginning."""
         self._insert(0, connector)
 
     def insert_before(self, name_or_class: str | type, connector: Any) -> Self:
-        """Add a piece before another.
+        """Add a connector before another.
 
         Raises:
-            ValueError: there is no such piece.
+            ValueError: there is no such connector.
         """
         self._insert(self._index(name_or_class), connector)
         return self
 
     def insert_after(self, name_or_class: str | type, connector: Any) -> Self:
-        """Add a piece after another.
+        """Add a connector after another.
 
         Raises:
-            ValueError: there is no such piece.
+            ValueError: there is no such connector.
         """
         self._insert(self._index(name_or_class) + 1, connector)
         return self
 
     def remove(self, name_or_class: str | type) -> None:
-        """Take a piece out.
+        """Remove a connector.
 
         Raises:
-            ValueError: there is no such piece.
+            ValueError: there is no such connector.
         """
         del self.connectors[self._index(name_or_class)]
-        self._tell_spaces()
+        self._propagate_spaces()
 
     def __len__(self) -> int:
         return len(self.connectors)
@@ -223,27 +224,29 @@ class LearnerConnectorPipeline(ConnectorV2):
         return self.connectors[key if isinstance(key, int) else self._index(key)]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(type(piece).__name__ for piece in self.connectors)})"
+        return (
+            f"{type(self).__name__}({', '.join(type(connector).__name__ for connector in self.connectors)})"
+        )
 
     def _insert(self, position: int, connector: Any) -> None:
         if not callable(connector):
             raise ValueError(f"{connector!r} is not a connector")
         self.connectors.insert(position, connector)
-        self._tell_spaces()
+        self._propagate_spaces()
 
     def _index(self, name_or_class: str | type) -> int:
-        for index, piece in enumerate(self.connectors):
-            if name_or_class in (type(piece), type(piece).__name__):
+        for index, connector in enumerate(self.connectors):
+            if name_or_class in (type(connector), type(connector).__name__):
                 return index
         name = name_or_class if isinstance(name_or_class, str) else name_or_class.__name__
-        raise ValueError(f"the pipeline has no {name}; it is {self!r}")
+        raise ValueError(f"the pipeline has no {name}; it contains {self!r}")
 
-    def _tell_spaces(self) -> None:
-        """Each piece has the spaces that the one before it gives."""
+    def _propagate_spaces(self) -> None:
+        """Give each connector the spaces that the one before it returns."""
         spaces = (self.input_observation_space, self.input_action_space)
-        for piece in self.connectors:
-            if isinstance(piece, ConnectorV2):
-                piece.input_observation_space, piece.input_action_space = spaces
-                if isinstance(piece, LearnerConnectorPipeline):
-                    piece._tell_spaces()
-                spaces = (piece.observation_space, piece.action_space)
+        for connector in self.connectors:
+            if isinstance(connector, ConnectorV2):
+                connector.input_observation_space, connector.input_action_space = spaces
+                if isinstance(connector, LearnerConnectorPipeline):
+                    connector._propagate_spaces()
+                spaces = (connector.observation_space, connector.action_space)

@@ -1,9 +1,9 @@
-"""Learner connectors: the steps between storage and learner, the library's and the user's own.
+"""Base classes of learner connectors, the steps between storage and learner.
 
-A connector has a scope. `step` and `episode` connectors turn a `Block` into a `Block` of the same episodes,
-on a data worker, as a pure function of the block and the generator they are given; `episode` says that it
-needs complete episodes, `step` that any cut of them would do. `batch` connectors turn a batch of tensors into
-another, on the learner; what they remember is in the checkpoint.
+A connector has a scope. `step` and `episode` connectors turn a `Block` into a `Block` of the same episodes, on a data
+worker, as a pure function of the block and the generator of the context; `episode` connectors need complete episodes,
+`step` connectors do not. `batch` connectors turn a batch of tensors into another, on the learner; checkpoints contain
+their state.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Scope = Literal["step", "episode", "batch"]
 
 @dataclass(frozen=True)
 class Context:
-    """What a connector receives in addition to its data.
+    """The arguments of a connector in addition to its data.
 
     Attributes:
-        seed: the run's.
-        connector: position of the connector in the pipeline.
-        epoch: number of the pass over the data, from 0; for batch connectors 0.
-        place: id of the unit; for batch connectors the items delivered before the batch.
+        seed: the run's seed.
+        connector_index: index of the connector in the pipeline.
+        epoch: number of the pass over the data, from 0; always 0 for batch connectors.
+        position: id of the unit; for batch connectors the number of items delivered before the batch.
         stochastic: whether the connector may use `rng`.
-        metrics: logs numbers for results, where they are under `learner_connector`.
+        metrics: logs numbers, which results contain under `learner_connector`.
     """
 
     seed: int
@@ -48,26 +48,27 @@ class Context:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Philox(seed, connector, epoch, place): the same numbers on any data worker.
+        """A Philox generator of (seed, connector_index, epoch, position): the same on any data worker.
 
         Raises:
             RuntimeError: the connector does not declare `stochastic = True`.
         """
+        # Undeclared randomness would be wrong for resident data, which are read once for all epochs.
         if not self.stochastic:
             raise RuntimeError(
-                "a connector that uses context.rng must say so with the class attribute stochastic = True"
+                "a connector that uses context.rng must set the class attribute stochastic = True"
             )
         return generator(self.seed, "connector", self.connector_index, self.epoch, self.position)
 
 
 class Connector:
-    """Base of connectors over blocks and batches; `ConnectorV2` is the base of those over episodes.
+    """Base class of connectors over blocks and batches; `ConnectorV2` is that of connectors over episodes.
 
     Attributes:
-        scope: see the module.
-        stochastic: it uses `context.rng`, so that its result differs between epochs.
-        reads: stored columns that it reads; None if that is not known, then all are read.
-        columns: columns that batches hold because of it, in addition to those the algorithm needs.
+        scope: see the module's docstring.
+        stochastic: whether it uses `context.rng`, so that its result differs between epochs.
+        reads: names of the stored columns that it reads; None reads all of them.
+        columns: names of columns that it adds to batches.
     """
 
     scope: ClassVar[Scope] = "episode"
@@ -77,16 +78,16 @@ class Connector:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The connector's name in messages."""
         return type(self).__name__
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function whose file and line messages give."""
+        """The function that messages locate by file and line."""
         return type(self).__call__
 
     def added_columns(self, spec: DataSpec) -> frozenset[str]:  # noqa: ARG002
-        """`columns`; to be overridden where they depend on what the data hold."""
+        """Return `columns`. Override it if they depend on the data."""
         return frozenset(self.columns)
 
 
@@ -95,7 +96,7 @@ class BlockConnector(Connector, ABC):
 
     @abstractmethod
     def __call__(self, block: Block, context: Context) -> Block:
-        """The new block, as from `block.with_columns(...)`; the given one must not be changed."""
+        """Return a new block, as from `block.with_columns(...)`; do not modify the input in place."""
 
 
 class BatchConnector(Connector, ABC):
@@ -106,24 +107,24 @@ class BatchConnector(Connector, ABC):
 
     @abstractmethod
     def __call__(self, batch: Batch, context: Context) -> Batch:
-        """The new batch, leaf -> `[B, ...]` on the learner's device."""
+        """Return a new batch, leaf -> `[B, ...]` on the learner's device."""
 
     def state(self) -> dict[str, Any]:
-        """What must be remembered between batches, as JSON."""
+        """Return the connector's state between batches, as JSON."""
         return {}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over `state()`."""
+        """Restore what `state()` returned."""
         if state:
             raise NotImplementedError(f"{type(self).__name__} has a state() but no load()")
 
 
 class AddColumns(BlockConnector):
-    """Puts columns into batches that the algorithm does not ask for.
+    """Adds columns to batches that the algorithm does not need.
 
     Args:
         columns: names of stored columns, or `new_obs`, `terminateds`, `truncateds`.
-        recorded: also all recorded columns of single steps.
+        all_recorded: also add every recorded column of single steps.
     """
 
     reads: Collection[str] | None = ()
@@ -138,7 +139,7 @@ class AddColumns(BlockConnector):
     def added_columns(self, spec: DataSpec) -> frozenset[str]:
         if not self._recorded:
             return super().added_columns(spec)
-        recorded = {
+        recorded_columns = {
             root(leaf) for leaf, what in spec.leaves.items() if what.dtype and not is_per_observation(leaf)
         }
-        return super().added_columns(spec) | recorded
+        return super().added_columns(spec) | recorded_columns

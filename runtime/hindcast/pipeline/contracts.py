@@ -1,4 +1,4 @@
-"""Checks on what a user's pipeline steps return, where they cost little."""
+"""Cheap checks of what a user's pipeline steps return."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hindcast.episodes.spaces import flatten_space
 from hindcast.user_code import Misuse
 
 REPEATABILITY_RULES: Final = (
-    "draw random numbers from context.rng alone (stochastic = True), not from np.random, random or torch, keep nothing "
-    "from call to call{}, and leave what is given as it is"
+    "draw random numbers only from context.rng (stochastic = True), not from np.random, random or torch; keep no state "
+    "between calls{}; and do not modify the input in place"
 )
 
 
 def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
-    """Refuse other episodes than those that were read.
+    """Check that a step returns the episodes that were read.
 
     Raises:
-        Misuse: it is not a block, or their number or lengths, or the rows of a column, are others.
+        Misuse: it is not a block, or the number of episodes, their lengths or the rows of a column changed.
     """
     if not isinstance(new, Block):
         raise Misuse(f"returned a {type(new).__name__}; it must return a Block.")
@@ -43,89 +43,96 @@ def check_episodes(new: Block, lengths: NDArray[np.int64]) -> None:
             )
 
 
-def check_observations(new: Any, given: Block) -> None:
-    """Refuse observations of another shape than the network was built for.
+def check_observations(new: Any, original: Block) -> None:
+    """Check that observations keep the shape that the network was built for.
 
     Raises:
-        Misuse: they have one.
+        Misuse: the shape changed.
     """
     if not isinstance(new, Block):
-        return  # which `check_episodes` refuses
-    for leaf in leaves_of(Columns.OBS, given.columns):
-        old, made = given.columns[leaf], new.columns.get(leaf)
-        if made is not None and made.shape[1:] != old.shape[1:]:
+        return  # `check_episodes` reports it
+    for leaf in leaves_of(Columns.OBS, original.columns):
+        expected, column = original.columns[leaf], new.columns.get(leaf)
+        if column is not None and column.shape[1:] != expected.shape[1:]:
             raise Misuse(
-                f"returned {leaf!r} of shape {[*made.shape[1:]]}, which was {[*old.shape[1:]]}: the network sees "
-                "observations as the environment gives them; change that with an environment's wrapper."
+                f"returned {leaf!r} of shape {[*column.shape[1:]]}, but it had shape {[*expected.shape[1:]]}: the "
+                "network expects the environment's observations; change their shape with a wrapper of the environment."
             )
 
 
-def check_mapped_episodes(made: Block, observations: gym.Space | None) -> None:
-    """Refuse episodes whose rewards are not numbers, or whose observations are not of the space.
+def check_mapped_episodes(block: Block, observation_space: gym.Space | None) -> None:
+    """Check that rewards are numbers and that observations have the space's leaves and shapes.
 
     Raises:
-        Misuse: they are.
+        Misuse: they do not.
     """
-    rewards = made.columns[Columns.REWARDS]
+    rewards = block.columns[Columns.REWARDS]
     if rewards.dtype.kind not in "biuf":
-        raise Misuse(f"gave rewards that are not numbers, such as {rewards[:1].tolist()[0]!r}.")
-    for leaf, space in (flatten_space(observations, Columns.OBS) if observations else {}).items():
-        column = made.columns.get(leaf)
+        raise Misuse(f"returned rewards that are not numbers, such as {rewards[:1].tolist()[0]!r}.")
+    for leaf, space in (flatten_space(observation_space, Columns.OBS) if observation_space else {}).items():
+        column = block.columns.get(leaf)
         if column is None:
-            raise Misuse(f"gave no {leaf!r}, which the observation space has.")
+            raise Misuse(f"returned no {leaf!r}, which is in the observation space.")
         if isinstance(space, gym.spaces.Box) and column.shape[1:] != space.shape:
             raise Misuse(
-                f"gave {leaf!r} of shape {[*column.shape[1:]]}; the observation space has {[*space.shape]}."
+                f"returned {leaf!r} of shape {[*column.shape[1:]]}; the observation space has {[*space.shape]}."
             )
 
 
 def as_read_only(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows, for code that may not change them: writing into an array raises where it is done."""
-    return {name: _read_only(each) if isinstance(each, np.ndarray) else each for name, each in rows.items()}
+    """Return views of the rows that raise where user code writes into them."""
+    return {
+        name: _read_only_view(column) if isinstance(column, np.ndarray) else column
+        for name, column in rows.items()
+    }
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+def _read_only_view(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
 
 
-def check_batch(batch: Mapping[str, Tensor], items: int) -> None:
-    """Refuse a batch of other items than were asked for.
+def check_batch(batch: Mapping[str, Tensor], num_items: int) -> None:
+    """Check that a step returns a batch of as many items as it received.
 
     Raises:
-        Misuse: it is not a dictionary of tensors, or their lengths are others.
+        Misuse: it is not a dictionary of tensors of that length.
     """
     if not isinstance(batch, Mapping):
         raise Misuse(f"returned a {type(batch).__name__}; it must return the batch, a dictionary of tensors.")
     for leaf, tensor in batch.items():
         if not isinstance(tensor, Tensor):
             raise Misuse(f"returned {leaf!r} as a {type(tensor).__name__}; a batch holds tensors.")
-        if tensor.shape[:1] != (items,):
-            raise Misuse(f"returned {leaf!r} of shape {[*tensor.shape]}; the batch has {items} items.")
+        if tensor.shape[:1] != (num_items,):
+            raise Misuse(f"returned {leaf!r} of shape {[*tensor.shape]}; the batch has {num_items} items.")
 
 
-def check_repeatable(once: Mapping[str, Any], again: Mapping[str, Any], exemption: str = "") -> None:
-    """Refuse a step that makes two things of one, so that a run would follow from who reads, and from where it resumed.
+def check_repeatable(first: Mapping[str, Any], second: Mapping[str, Any], exemption: str = "") -> None:
+    """Check that a step called twice with the same data returns the same columns.
+
+    Otherwise a run would depend on which process reads, and on where it resumes.
 
     Args:
-        unless: what it may keep from call to call.
+        exemption: text in the message about state that is allowed.
 
     Raises:
-        Misuse: they differ.
+        Misuse: the columns differ.
     """
-    for leaf in sorted(once.keys() | again.keys()):
-        if leaf not in once or leaf not in again or not _matching(once[leaf], again[leaf]):
+    for leaf in sorted(first.keys() | second.keys()):
+        if leaf not in first or leaf not in second or not _is_close(first[leaf], second[leaf]):
             raise Misuse(
-                f"made two different columns {leaf!r} of the same data: {REPEATABILITY_RULES.format(exemption)}."
+                f"returned two different columns {leaf!r} for the same data: {REPEATABILITY_RULES.format(exemption)}."
             )
 
 
-def _matching(one: Any, other: Any) -> bool:
-    """Whether all but the last bits are the same."""
-    one, other = (each.detach().cpu().numpy() if isinstance(each, Tensor) else each for each in (one, other))
-    if one.shape != other.shape or one.dtype != other.dtype:
+def _is_close(first: Any, second: Any) -> bool:
+    """Return True if two arrays are equal up to rounding."""
+    first, second = (
+        value.detach().cpu().numpy() if isinstance(value, Tensor) else value for value in (first, second)
+    )
+    if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    if one.dtype.kind == "f":
-        return bool(np.allclose(one, other, rtol=1e-4, equal_nan=True))
-    return bool(np.array_equal(one, other))
+    if first.dtype.kind == "f":
+        return bool(np.allclose(first, second, rtol=1e-4, equal_nan=True))
+    return bool(np.array_equal(first, second))

@@ -1,4 +1,4 @@
-"""Items drawn with replacement, uniformly or by priority: `Draws` says which, `DrawsFeed`s deliver them."""
+"""Items drawn with replacement, uniformly or by priority: `Draws` chooses them, a `DrawsFeed` delivers them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from hindcast.pipeline.window import Batch, Recipe, WindowData, select_prefix
 
 
 class Draws:
-    """Draws from items 0 to `size` - 1.
+    """Random draws from items 0 to `size` - 1, with replacement.
 
-    Draw number d depends on the seed, d and, by priority, the priorities at that moment. Each learner draws the whole
-    batch and holds all priorities, so several learners draw what one would; the losses' priorities are gathered for
-    that.
+    Draw number d depends on the seed, on d and, if drawn by priority, on the current priorities. Each learner draws the
+    whole batch and holds all priorities, so several learners draw the same items as one; the losses' priorities are
+    gathered from all learners for that.
 
     Args:
-        needs: how items are drawn: by priority, or else uniformly.
+        needs: whether items are drawn by priority or uniformly.
         seed: a different seed gives different draws.
-        size: number of items; each starts with the priority `FIRST`.
-        device: of the draws.
+        size: number of items; each starts with `INITIAL_PRIORITY`.
+        device: device of the draws.
 
     Attributes:
-        size: items now.
-        count: draws made.
-        unanswered: the items drawn last by priority, `[count]` int64, until they get their priorities.
+        size: current number of items.
+        count: number of draws so far.
+        pending_items: the items that were drawn last and have not got their priorities yet, `[count]` int64, or None.
     """
 
     def __init__(self, needs: Needs, seed: int, size: int, device: torch.device | None = None) -> None:
@@ -47,18 +47,18 @@ class Draws:
         self._needs = needs
         self._device = device
         self._uniforms = Uniforms(seed, "draw")
-        self._wrong = torch.zeros((), dtype=torch.bool, device=device)
+        self._has_invalid = torch.zeros((), dtype=torch.bool, device=device)
         self._priorities: Priorities | None = None
         self.pending_items: Tensor | None = None
         if needs.sampling == "prioritized":
-            self._priorities = self._without()
+            self._priorities = self._empty_priorities()
             self._priorities.fill(
                 torch.full((size,), self._priorities.to_power(INITIAL_PRIORITY), device=device)
             )
 
     @property
     def priorities(self) -> Priorities:
-        """Of the items.
+        """The priorities of all items.
 
         Raises:
             UserCodeError: items are not drawn by priority.
@@ -68,92 +68,97 @@ class Draws:
         return self._priorities
 
     def next(self, count: int, beta: float | None = None) -> tuple[Tensor, Batch]:
-        """The next `count` items, `[count]` int64, and, by priority, their importance `weights`.
+        """Draw `count` items, `[count]` int64; if drawn by priority, also return their importance `weights`.
 
         Args:
-            beta: of the weights; that of the needs if None.
+            beta: exponent of the weights; `needs.beta` if None.
         """
         uniform = self.uniforms(count)
         if self._priorities is None:
             return (uniform * self.size).long(), {}
-        self.pending_items, likelier = self._priorities.draw(uniform)
+        self.pending_items, relative_odds = self._priorities.draw(uniform)
         beta = self._needs.beta if beta is None else beta
-        return self.pending_items, {Columns.WEIGHTS: (likelier**-beta).float()}
+        return self.pending_items, {Columns.WEIGHTS: (relative_odds**-beta).float()}
 
     def uniforms(self, count: int) -> Tensor:
-        """The numbers of the next `count` draws: `[count]` float64, from 0 to below 1."""
+        """Return the random numbers of the next `count` draws: `[count]` float64 in [0, 1)."""
+        # Drawn by NumPy's Philox, which gives the same numbers on every machine, and not on the learner's device.
         uniforms = torch.from_numpy(self._uniforms.take(self.count, count))
         self.count += count
-        return uniforms.to(self._device, non_blocking=True)  # else every update waits for the GPU
+        return uniforms.to(
+            self._device, non_blocking=True
+        )  # a blocking copy would make every update wait for the GPU
 
     def prioritise(self, priorities: Tensor) -> None:
         """See `Feed`.
 
         Raises:
-            UserCodeError: items are not drawn by priority, or there is not one for each item.
+            UserCodeError: items are not drawn by priority, or the number of priorities differs from that of items.
         """
-        own = self.priorities
+        current = self.priorities
         assert self.pending_items is not None
         if priorities.shape != self.pending_items.shape:
             raise UserCodeError(
                 f"The algorithm's losses give priorities of shape {list(priorities.shape)} for "
-                f"{len(self.pending_items)} items; it must be one for each."
+                f"{len(self.pending_items)} items; there must be one priority per item."
             )
-        self._wrong |= own.set(self.pending_items, priorities)
+        # The flag stays on the device, so that no update waits for it; `check` reads it when metrics are collected.
+        self._has_invalid |= current.set(self.pending_items, priorities)
         self.pending_items = None
 
-    def replace(self, leaving: int, coming: int) -> None:
-        """Drop the first `leaving` items and append `coming` new ones, which get the greatest priority held."""
+    def replace(self, num_dropped: int, num_added: int) -> None:
+        """Drop the first `num_dropped` items and append `num_added` ones with the maximum priority of all items."""
         if self._priorities is None:
-            self.size += coming - leaving
+            self.size += num_added - num_dropped
             return
         powers = self.priorities.powers[: self.size]
-        first = powers.new_full((1,), self.priorities.to_power(INITIAL_PRIORITY))
-        greatest = torch.cat([powers, first]).amax()
-        self.set_powers(torch.cat([powers, greatest.expand(coming)])[leaving:])
+        # Schaul et al. 2015, algorithm 1: with the maximum priority, each new item is soon learned from once.
+        initial = powers.new_full((1,), self.priorities.to_power(INITIAL_PRIORITY))
+        greatest = torch.cat([powers, initial]).amax()
+        self.set_powers(torch.cat([powers, greatest.expand(num_added)])[num_dropped:])
 
     def set_powers(self, powers: Tensor) -> None:
-        """Draw, by priority, from items of these `powers` from now on, `[size]` float32 (see `Priorities.put`)."""
+        """Replace all items by items with these powers, `[size]` float32 (see `Priorities.fill`)."""
         self.size, self.pending_items = len(powers), None
-        self._priorities = self._without()
+        self._priorities = self._empty_priorities()
         self._priorities.fill(powers)
 
     def check(self) -> None:
-        """Refuse priorities that were NaN or infinite; waits for the device.
+        """Check that no priority was NaN or infinite; waits for the device.
 
         Raises:
-            DataError: one was.
+            DataError: a priority was NaN or infinite.
         """
-        if self._wrong:
+        if self._has_invalid:
             raise DataError(
                 "A priority became NaN or infinite: `priorities` of the algorithm's losses must be finite."
             )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The priorities, for a checkpoint."""
+        """Return the priorities, for a checkpoint."""
         return {} if self._priorities is None else self._priorities.tensors()
 
     def load(self, count: int, size: int, tensors: Mapping[str, Tensor]) -> None:
-        """Resume after `count` draws, with `size` items and the tensors of `tensors`."""
+        """Resume after `count` draws, with `size` items and the result of `tensors`."""
         self.count, self.size, self.pending_items = count, size, None
         if self._priorities is not None:
-            self._wrong.zero_()
-            self._priorities = self._without()
+            self._has_invalid.zero_()
+            self._priorities = self._empty_priorities()
             self._priorities.load(tensors)
 
-    def _without(self) -> Priorities:
-        """A place for each item, none with a priority."""
+    def _empty_priorities(self) -> Priorities:
+        """Return priorities with a slot for each item, all of them empty."""
         return Priorities(max(self.size, 1), self._needs.alpha, self._device)
 
 
 class DrawsFeed(Feed, ABC):
-    """What the feeds of draws share (see `Feed`): the draws, their priorities, and each learner's part of a batch."""
+    """Base class of feeds that draw with replacement: draws, priorities, and each learner's shard of a batch."""
 
     def __init__(self, recipe: Recipe, batch_size: int, seed: int, size: int) -> None:
         self.batch_size = batch_size
         self._recipe = recipe
         self._draws = Draws(recipe.needs, seed, size, recipe.device)
-        self._waited = 0.0
+        self._wait_seconds = 0.0
 
     @property
     def cursor(self) -> int:
@@ -167,93 +172,95 @@ class DrawsFeed(Feed, ABC):
         """
         if self._draws.pending_items is not None:
             raise UserCodeError(
-                "The algorithm draws by priority, but the losses of the previous batch gave none: set `priorities` of "
-                "`Losses`."
+                "The algorithm draws by priority, but the losses of the previous batch returned no priorities: set "
+                "`priorities` of `Losses`."
             )
-        data, own = self._window(), shard.slice_of(count)
+        data, rows = self._window(), shard.slice_of(count)
         index, columns = self._draws.next(count)
-        self._drawn(index)
-        return data.gather(index[own]) | {name: column[own] for name, column in columns.items()}
+        self._on_draw(index)
+        return data.gather(index[rows]) | {name: column[rows] for name, column in columns.items()}
 
     def prioritise(self, priorities: Tensor) -> None:
         self._draws.prioritise(priorities)
 
     def tensors(self) -> Batch:
-        """See `Feed`: the priorities, and what else the draws depend on.
+        """See `Feed`: the priorities, and all else that the draws depend on.
 
         Raises:
             DataError: a priority was NaN or infinite.
         """
         self._draws.check()
-        held = {f"priorities/{name}": tensor for name, tensor in self._draws.tensors().items()} | self._held()
-        return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in held.items()}
+        tensors = {
+            f"priorities/{name}": tensor for name, tensor in self._draws.tensors().items()
+        } | self._extra_tensors()
+        return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`; only draws from a dataset have epochs and coverage.
+        """See `Feed`; subclasses that draw from a dataset add epoch and coverage.
 
         Raises:
             DataError: a priority was NaN or infinite.
         """
         self._draws.check()
-        return {"epoch": 0.0, "timesteps_seen": 0.0, "coverage": 0.0, "data_wait_seconds": self._waited}
+        return {"epoch": 0.0, "timesteps_seen": 0.0, "coverage": 0.0, "data_wait_seconds": self._wait_seconds}
 
     def _resume(self, state: State, size: int, tensors: Mapping[str, Tensor]) -> None:
-        """Draw from `size` items where `state` and `tensors` were saved."""
+        """Resume draws from `size` items at the position of `state` and `tensors`."""
         self._draws.load(int(state["cursor"]), size, select_prefix("priorities/", tensors))
 
     @abstractmethod
     def _window(self) -> WindowData:
-        """What is drawn from now."""
+        """Return the data that items are drawn from."""
 
     @abstractmethod
-    def _held(self) -> Batch:
-        """Tensors that belong to the position in addition to the priorities."""
+    def _extra_tensors(self) -> Batch:
+        """Return the tensors that belong to the position in addition to the priorities."""
 
-    def _drawn(self, index: Tensor) -> None:
-        """Called with the items of each batch."""
+    def _on_draw(self, index: Tensor) -> None:
+        """Hook: called with the items of each batch."""
 
 
 class ReplayFeed(DrawsFeed):
-    """A `Feed` of draws from a whole dataset, which stays on the device."""
+    """A `Feed` that draws from a whole dataset, which stays on the device."""
 
     def __init__(self, loader: Loader, batch_size: int) -> None:
         self.epoch_size = loader.order.epoch_size
         self.epoch_timesteps = loader.order.epoch_timesteps
         super().__init__(loader.recipe, batch_size, loader.order.seed, self.epoch_size)
         self._loader = loader
-        self._seen = torch.zeros(self.epoch_size, dtype=torch.bool, device=loader.recipe.device)
-        self._loaded: WindowData | None = None
+        self._is_drawn = torch.zeros(self.epoch_size, dtype=torch.bool, device=loader.recipe.device)
+        self._data: WindowData | None = None
 
     def state(self) -> State:
         return {"cursor": self.cursor, "order": self._digest, "data": self._loader.dataset.digest}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed`. The data are released, since the observation filter may have been restored too."""
+        """See `Feed`."""
         order = "the seed, the sampling, alpha or how items are cut has"
         check_same_position(state, self.state(), self._loader.location, order)
-        self.close()
+        self.close()  # the data were filtered, and the observation filter may have been restored too
         tensors = tensors or {}
-        self._seen.copy_(tensors["seen"])
+        self._is_drawn.copy_(tensors["seen"])
         self._resume(state, self.epoch_size, tensors)
 
     def close(self) -> None:
-        self._loaded = None
+        self._data = None
 
     def _window(self) -> WindowData:
-        if self._loaded is None:
-            started = time.perf_counter()
-            self._loaded = self._loader.load_all(epoch=0)
-            self._waited += time.perf_counter() - started
-        return self._loaded
+        if self._data is None:
+            start_time = time.perf_counter()
+            self._data = self._loader.load_all(epoch=0)
+            self._wait_seconds += time.perf_counter() - start_time
+        return self._data
 
-    def _held(self) -> Batch:
-        return {"seen": self._seen}
+    def _extra_tensors(self) -> Batch:
+        return {"seen": self._is_drawn}
 
-    def _drawn(self, index: Tensor) -> None:
-        self._seen.index_fill_(0, index, True)
+    def _on_draw(self, index: Tensor) -> None:
+        self._is_drawn.index_fill_(0, index, True)
 
     def metrics(self) -> dict[str, float]:
-        coverage = float(self._seen.double().mean())
+        coverage = float(self._is_drawn.double().mean())
         return super().metrics() | {
             "epoch": self.cursor / self.epoch_size,
             "timesteps_seen": float(round(coverage * self.epoch_timesteps)),
@@ -262,7 +269,7 @@ class ReplayFeed(DrawsFeed):
 
     @cached_property
     def _digest(self) -> str:
-        """Identifies the draws: positions of different draws must not be mixed."""
+        """Digest of the draws: a position only resumes in draws with the same digest."""
         order, needs = self._loader.order, self._recipe.needs
         alpha = needs.alpha if needs.sampling == "prioritized" else None
         digest = hashlib.blake2b(repr([order.seed, needs.sampling, alpha]).encode(), digest_size=8)

@@ -1,4 +1,4 @@
-"""`EpisodeStore`: complete episodes in columns, the oldest first, within bounds."""
+"""`EpisodeStore` keeps complete episodes in columns, the oldest first, within limits."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Array = NDArray[Any]
 I64 = NDArray[np.int64]
 
 _COLUMN: Final = "columns/"
-_LEAST_MERGED: Final = 1024
-_PARTS: Final = 8
-"""Blocks are merged up to this part of what is held: large enough to gather from few, small enough to take apart."""
+_MIN_MERGED_STEPS: Final = 1024
+_MERGE_DIVISOR: Final = 8
+"""A merged block holds at most this fraction of all steps: few blocks to gather from, none too large to split."""
 
 
 class EpisodeStore:
-    """Episodes as they come; the oldest are dropped if a limit is exceeded. The newest one always stays.
+    """A store of episodes that drops the oldest ones beyond a limit. The newest one always stays.
 
     A fragment that begins where another one of its episode ends is joined to it, and the episode counts as new.
 
     Args:
-        capacity: most timesteps.
-        capacity_bytes: most bytes of all columns, text included; None for no such bound.
+        capacity: maximum number of timesteps.
+        capacity_bytes: maximum bytes of all columns, text included; None for no limit.
 
     Attributes:
-        blocks: what is held, in order; not to be changed.
-        evicted: episodes that were dropped.
+        blocks: the stored episodes, in order; do not modify them.
+        num_evicted: number of episodes dropped so far.
 
     Raises:
         ValueError: a capacity below 1.
@@ -55,7 +55,7 @@ class EpisodeStore:
         """All episodes, in order, without their columns.
 
         Raises:
-            ValueError: none is held.
+            ValueError: the store is empty.
         """
         if self._index is None:
             self._index = Block.concat([block.with_columns({}) for block in self.blocks])
@@ -63,12 +63,12 @@ class EpisodeStore:
 
     @property
     def num_episodes(self) -> int:
-        """Held now."""
+        """Number of stored episodes."""
         return len(self._nbytes)
 
     @property
     def num_steps(self) -> int:
-        """Held now."""
+        """Number of stored timesteps."""
         return sum(block.num_steps for block in self.blocks)
 
     @property
@@ -77,39 +77,39 @@ class EpisodeStore:
         return int(self._nbytes.sum())
 
     def add(self, block: Block) -> None:
-        """Add episodes, and drop the oldest where a limit is exceeded.
+        """Add episodes, and drop the oldest ones beyond a limit.
 
         Raises:
-            ValueError: their columns are not those of the episodes held.
+            ValueError: their columns differ from those of the stored episodes.
         """
-        self._refuse_others(block)
+        self._check_columns(block)
         if block.t_started.any():
-            block = _joined([*self._take_out(self._is_continued(block)), block])
+            block = _join_fragments([*self._remove(self._is_continued(block)), block])
         self.blocks.append(block)
-        self._nbytes = np.append(self._nbytes, _bytes_of(block))
+        self._nbytes = np.append(self._nbytes, _episode_bytes(block))
         self._evict()
         self._merge()
         self._index = None
 
     def rows(self, leaf: str, rows: I64) -> Array:
-        """`[n, *shape]` rows of a column, `[n]`, numbered through all episodes."""
+        """Return rows of a column, `[n, *shape]`; `rows` are `[n]` row numbers over all episodes."""
         columns = [block.columns[leaf] for block in self.blocks]
         ends = np.cumsum([len(column) for column in columns])
-        of = np.searchsorted(ends, rows, side="right")
-        found = np.empty((len(rows), *columns[0].shape[1:]), columns[0].dtype)
-        for number in np.unique(of).tolist():
-            places, column = of == number, columns[number]
-            found[places] = column[rows[places] - (ends[number] - len(column))]
-        return found
+        block_of_row = np.searchsorted(ends, rows, side="right")
+        values = np.empty((len(rows), *columns[0].shape[1:]), columns[0].dtype)
+        for number in np.unique(block_of_row).tolist():
+            is_in_block, column = block_of_row == number, columns[number]
+            values[is_in_block] = column[rows[is_in_block] - (ends[number] - len(column))]
+        return values
 
     def cut_fragments(self, episode: I64, t: I64, length: I64, leaves: Sequence[str]) -> Block:
-        """Parts of episodes, each with the observation after its last step.
+        """Return fragments of episodes, each with the observation after its last step.
 
         Args:
-            episode: `[n]` which episode each is a part of.
-            t: `[n]` its first step, counted from the first one held.
-            length: `[n]` its steps.
-            leaves: the columns of the parts.
+            episode: `[n]` index of each fragment's episode.
+            t: `[n]` first step of each fragment, counted from the first stored step of its episode.
+            length: `[n]` number of steps of each fragment.
+            leaves: the columns of the fragments.
         """
 
         def gather(steps: I64, observations: I64) -> dict[str, Array]:
@@ -120,100 +120,104 @@ class EpisodeStore:
         return self.index.cut(episode, t, length, gather)
 
     def arrays(self) -> dict[str, Array]:
-        """All episodes, for a checkpoint: `columns/<leaf>`, and the arrays of `Block` by their names."""
+        """Return all episodes, for a checkpoint: `columns/<leaf>`, and the arrays of `Block` by name."""
         if not self.blocks:
             return {}
         block = Block.concat(self.blocks)
-        own = {name: getattr(block, name) for name in ("eps_id", "details", *PER_EPISODE_ARRAYS)}
+        per_episode = {name: getattr(block, name) for name in ("eps_id", "details", *PER_EPISODE_ARRAYS)}
         columns = {_COLUMN + leaf: column for leaf, column in block.columns.items()}
-        return columns | {name: each for name, each in own.items() if each is not None}
+        return columns | {name: array for name, array in per_episode.items() if array is not None}
 
     def load(self, arrays: Mapping[str, Array], evicted: int) -> None:
-        """Hold the episodes of `arrays`, other keys aside, instead; so many were dropped before."""
+        """Replace the stored episodes by those of `arrays`, ignoring other keys; `evicted` were dropped before."""
         self.blocks, self.num_evicted, self._index = [], evicted, None
         if "length" in arrays:
             columns = {
-                name.removeprefix(_COLUMN): each for name, each in arrays.items() if name.startswith(_COLUMN)
+                name.removeprefix(_COLUMN): array
+                for name, array in arrays.items()
+                if name.startswith(_COLUMN)
             }
-            own: dict[str, Any] = {name: arrays[name] for name in ("eps_id", *PER_EPISODE_ARRAYS)}
-            self.blocks = [Block(columns, **own, details=arrays.get("details"))]
-        self._nbytes = np.concatenate([np.empty(0, dtype=np.int64), *map(_bytes_of, self.blocks)])
+            per_episode: dict[str, Any] = {name: arrays[name] for name in ("eps_id", *PER_EPISODE_ARRAYS)}
+            self.blocks = [Block(columns, **per_episode, details=arrays.get("details"))]
+        self._nbytes = np.concatenate([np.empty(0, dtype=np.int64), *map(_episode_bytes, self.blocks)])
 
-    def _refuse_others(self, block: Block) -> None:
+    def _check_columns(self, block: Block) -> None:
         if not self.blocks:
             return
-        held = self.blocks[0]
-        if differing := sorted(held.columns.keys() ^ block.columns.keys()):
+        reference = self.blocks[0]
+        if differing := sorted(reference.columns.keys() ^ block.columns.keys()):
             raise ValueError(
-                f"the episodes differ in columns from those that are held: only one of them has {', '.join(differing)}"
+                f"the new episodes differ in columns from the stored ones: only one of them has {', '.join(differing)}"
             )
         for name, column in block.columns.items():
-            kept = held.columns[name]
-            if (column.shape[1:], column.dtype) != (kept.shape[1:], kept.dtype):
+            expected = reference.columns[name]
+            if (column.shape[1:], column.dtype) != (expected.shape[1:], expected.dtype):
                 raise ValueError(
-                    f"{name!r} is {describe_array(column)} in the episodes, and "
-                    f"{describe_array(kept)} in those that are held"
+                    f"{name!r} is {describe_array(column)} in the new episodes, but "
+                    f"{describe_array(expected)} in the stored ones"
                 )
 
-    def _is_continued(self, coming: Block) -> NDArray[np.bool_]:
-        """`[N]` whether an episode that is held is unfinished, and `coming` has its id."""
-        names = set(coming.eps_id.tolist())
-        held = [
-            pair
+    def _is_continued(self, incoming: Block) -> NDArray[np.bool_]:
+        """Return, `[N]`, whether a stored episode is unfinished and `incoming` has its id."""
+        incoming_ids = set(incoming.eps_id.tolist())
+        stored = [
+            episode
             for block in self.blocks
-            for pair in zip(block.eps_id, block.terminated | block.truncated, strict=True)
+            for episode in zip(block.eps_id, block.terminated | block.truncated, strict=True)
         ]
-        return np.array([name in names and not over for name, over in held], dtype=np.bool_)
+        return np.array([name in incoming_ids and not is_over for name, is_over in stored], dtype=np.bool_)
 
-    def _take_out(self, leaving: NDArray[np.bool_]) -> Iterator[Block]:
-        """Hold these episodes, `[N]`, no longer; what they were."""
-        parts = np.split(leaving, np.cumsum([block.num_episodes for block in self.blocks[:-1]], dtype=int))
-        held = list(zip(self.blocks, parts, strict=False))
+    def _remove(self, is_removed: NDArray[np.bool_]) -> Iterator[Block]:
+        """Remove the episodes of the mask, `[N]`, and return them."""
+        masks = np.split(is_removed, np.cumsum([block.num_episodes for block in self.blocks[:-1]], dtype=int))
+        pairs = list(zip(self.blocks, masks, strict=False))
         self.blocks = [
-            block.take(np.flatnonzero(~own)) if own.any() else block for block, own in held if not own.all()
+            block.take(np.flatnonzero(~mask)) if mask.any() else block
+            for block, mask in pairs
+            if not mask.all()
         ]
-        self._nbytes = self._nbytes[~leaving]
-        return (block.take(np.flatnonzero(own)) for block, own in held if own.any())
+        self._nbytes = self._nbytes[~is_removed]
+        return (block.take(np.flatnonzero(mask)) for block, mask in pairs if mask.any())
 
     def _evict(self) -> None:
         steps = np.concatenate([block.length for block in self.blocks])
-        leaving = _excess(steps, self.capacity)
+        num_removed = _num_excess(steps, self.capacity)
         if self.capacity_bytes is not None:
-            leaving = max(leaving, _excess(self._nbytes, self.capacity_bytes))
-        if leaving:
-            self.num_evicted += leaving
-            self._take_out(np.arange(self.num_episodes) < leaving)
+            num_removed = max(num_removed, _num_excess(self._nbytes, self.capacity_bytes))
+        if num_removed:
+            self.num_evicted += num_removed
+            self._remove(np.arange(self.num_episodes) < num_removed)
 
     def _merge(self) -> None:
-        """Join the newest blocks while the older of them is not far larger: there are few then."""
-        most = max(_LEAST_MERGED, self.num_steps // _PARTS)
+        """Merge the newest blocks while they are of similar size, so that the number of blocks stays small."""
+        max_steps = max(_MIN_MERGED_STEPS, self.num_steps // _MERGE_DIVISOR)
         while len(self.blocks) > 1:
             older, newest = self.blocks[-2:]
-            if older.num_steps > 2 * newest.num_steps or older.num_steps + newest.num_steps > most:
+            if older.num_steps > 2 * newest.num_steps or older.num_steps + newest.num_steps > max_steps:
                 return
             self.blocks[-2:] = [Block.concat([older, newest])]
 
 
-def _excess(sizes: I64, most: int) -> int:
-    """How many of the first must go so that the sum of the rest is at most `most`; the last one stays."""
+def _num_excess(sizes: I64, limit: int) -> int:
+    """Return how many leading sizes to drop so that the rest sums to at most `limit`; keep the last one."""
     remaining = sizes[::-1].cumsum()[::-1]
-    return min(int(np.count_nonzero(remaining > most)), len(sizes) - 1)
+    return min(int(np.count_nonzero(remaining > limit)), len(sizes) - 1)
 
 
-def _joined(blocks: Sequence[Block]) -> Block:
-    """One block, in which the fragments of an episode are one."""
+def _join_fragments(blocks: Sequence[Block]) -> Block:
+    """Concatenate blocks and join the fragments of each episode."""
     block = Block.concat(blocks)
-    _, first, which = np.unique(block.eps_id, return_index=True, return_inverse=True)
-    block = block.take(np.argsort(first[which], kind="stable"))
+    _, first_index, group = np.unique(block.eps_id, return_index=True, return_inverse=True)
+    block = block.take(np.argsort(first_index[group], kind="stable"))
     return join_fragments(block, find_continued(block.eps_id, block.t_started, block.length))
 
 
-def _bytes_of(block: Block) -> I64:
-    """`[N]` bytes of each episode's columns, with the characters of text."""
+def _episode_bytes(block: Block) -> I64:
+    """Return the bytes of each episode's columns, `[N]`, including the characters of text."""
     total = np.zeros(block.num_episodes, dtype=np.int64)
     for name, column in block.columns.items():
-        observed = is_per_observation(name)
-        rows = block.length + observed
+        has_final_row = is_per_observation(name)
+        rows = block.length + has_final_row
         total += rows * (column.nbytes // max(len(column), 1))
         if column.dtype == object:
             characters = np.append(0, np.cumsum([len(text) for text in column.flat], dtype=np.int64))

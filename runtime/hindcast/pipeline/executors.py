@@ -1,4 +1,4 @@
-"""Where units are read and pre-learned: an executor turns a stream of work into a stream of blocks."""
+"""Executors read and pre-learn units: they turn a stream of work into a stream of blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hindcast.episodes.block import Block
 
 
 class UnitInEpoch(NamedTuple):
-    """One unit to read in one epoch."""
+    """A unit to read in an epoch."""
 
     unit: Unit
     epoch: int
@@ -20,21 +20,21 @@ PreLearn = Callable[[Unit, int], Block]
 
 
 class Executor(Protocol):
-    """Carries out work anywhere, and delivers its blocks in the order of the work."""
+    """Executes work in this process or others, and delivers its blocks in the order of the work."""
 
     def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
-        """Blocks of `work`, one each, in order.
+        """Yield one block per unit of `work`, in order.
 
-        `work` may be endless: it is taken as it is needed, as far ahead as suits the executor. The iterator
-        is closed when no more blocks are wanted.
+        `work` may be endless: the executor reads ahead as far as suits it. The consumer closes the iterator when it
+        needs no more blocks.
 
         Args:
-            source: number of the dataset; learners of one group find the same stream by it.
+            source: index of the dataset, by which the learners of a group identify the same stream.
         """
 
 
 class Local(Executor):
-    """Reads in the thread that asks, one unit at a time: nothing to start, nothing held ahead."""
+    """Reads in the calling thread, one unit at a time and none ahead."""
 
     def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
         for unit, epoch in work:

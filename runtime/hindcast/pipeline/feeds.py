@@ -1,9 +1,7 @@
-"""Feeds: endless batches in the order of `Order`, from data resident on the device or streamed through it.
+"""Feeds deliver endless batches in the order of `Order`, from data resident on the device or streamed through it.
 
-Both kinds deliver the same batches. Targets are computed when the first item of a window is about to be delivered,
-never earlier, with the weights of that moment, and hold until they are due again or the window is used up. A position
-in the middle of a window comes with its targets: weights have moved since, so recomputing them would give others,
-and the saved weights would still give other bits on another kind of machine.
+Both kinds deliver the same batches. Targets are computed with the current weights when the first item of a window is
+about to be delivered, and are used until they are due again or the window ends.
 """
 
 from __future__ import annotations
@@ -32,11 +30,11 @@ State = dict[str, Any]
 
 
 class Feed(Protocol):
-    """Endless batches with a position that can be saved and found again.
+    """A source of endless batches with a position that can be saved and restored.
 
     Attributes:
         batch_size: items in a batch.
-        epoch_size: items in an epoch; 0 if nothing is recorded.
+        epoch_size: items in an epoch; 0 without recorded data.
         epoch_timesteps: timesteps of the recorded data.
     """
 
@@ -46,58 +44,58 @@ class Feed(Protocol):
 
     @property
     def cursor(self) -> int:
-        """Items delivered since the start of epoch 0."""
+        """Number of items delivered since the start of epoch 0."""
 
     def next(self) -> Batch:
-        """The next batch of the size that the feed was made with."""
+        """Return the next batch, of `batch_size` items."""
         return self.take(self.batch_size)
 
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
-        """The next `count` items, at least one; of them those that are `share`'s."""
+        """Advance by `count` items, at least one, and return those of the shard."""
 
     def state(self) -> State:
-        """The position, as JSON."""
+        """Return the position, as JSON."""
 
     def tensors(self) -> Batch:
-        """What belongs to the position in addition to `state`, on the CPU: the targets of the window in use."""
+        """Return the tensors of the position, on the CPU: the targets of the current window."""
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Go to a saved position.
 
         Args:
-            state: see `state`.
-            tensors: see `tensors`.
+            state: the result of `state`.
+            tensors: the result of `tensors`.
 
         Raises:
             DataError: the position belongs to other data or to another order.
         """
 
     def prioritise(self, priorities: Tensor) -> None:
-        """The priorities of the items that were taken last, `[count]`, those of all learners; signs do not count.
+        """Set the priorities of the items taken last, `[count]`, for all learners; signs are ignored.
 
         Raises:
             UserCodeError: the items are not drawn by priority.
         """
 
     def metrics(self) -> dict[str, float]:
-        """Numbers since the start of epoch 0.
+        """Return metrics since the start of epoch 0.
 
-        `epoch` (with its fraction), `timesteps_seen` (distinct), `coverage` (their share of the dataset); and
-        `data_wait_seconds`, what this process has waited for windows so far. With targets also `targets_age`: the
-        updates made since those in use were computed.
+        `epoch` (with its fraction), `timesteps_seen` (distinct), `coverage` (their fraction of the dataset), and
+        `data_wait_seconds`, the time that this process has waited for windows. With targets also `targets_age`: the
+        updates since the current ones were computed.
         """
 
     def close(self) -> None:
-        """Release the data and stop any thread. The feed can resume from its cursor afterwards."""
+        """Release the data and stop the threads. The feed can resume from its cursor afterwards."""
 
 
 class WindowFeed(Feed, ABC):
-    """What both kinds of feed share: walking over windows.
+    """Base class of feeds that iterate over windows.
 
     Args:
         loader: reads the data.
         batch_size: items in a batch.
-        targets: how windows get theirs; None if there are none.
+        targets: computes the targets of a window; None if the algorithm has no targets.
     """
 
     def __init__(self, loader: Loader, batch_size: int, targets: Targets | None = None) -> None:
@@ -108,25 +106,24 @@ class WindowFeed(Feed, ABC):
         self._order = loader.order
         self._targets = targets
         self._cursor = 0
-        self._current: LoadedWindow | None = None
-        self._complete: LoadedWindow | None = None
-        self._held: WindowTargets | None = None
-        self._waited = 0.0
+        self._current_window: LoadedWindow | None = None
+        self._window_with_targets: LoadedWindow | None = None
+        self._window_targets: WindowTargets | None = None
+        self._wait_seconds = 0.0
 
     @property
     def cursor(self) -> int:
         return self._cursor
 
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
-        """See `Feed`. Spans as many windows and epochs as it needs.
-
-        Windows that hold nothing of the share are entered too: all learners enter each with the same weights.
-        """
+        """See `Feed`. A batch may span several windows and epochs."""
         parts: list[Batch] = []
-        own = shard.slice_of(count)
+        rows_of_shard = shard.slice_of(count)
         cursor, end = self._cursor, self._cursor + count
-        first, last = cursor + own.start, cursor + own.stop
+        first, last = cursor + rows_of_shard.start, cursor + rows_of_shard.stop
         while cursor < end:
+            # Windows without an item of this shard are entered too: all learners compute a window's targets with the
+            # same weights.
             window, data, rows = self._window_at(cursor)
             until = min(end, window.end_cursor)
             begin, stop = max(cursor, first), min(until, last)
@@ -138,102 +135,124 @@ class WindowFeed(Feed, ABC):
 
     def state(self) -> State:
         state = {"cursor": self._cursor, "order": self._order.digest, "data": self._loader.dataset.digest}
-        held = self._held_here()
-        return state if held is None else state | {"targets": [held.first_cursor, held.updates]}
+        window_targets = self._targets_at_cursor()
+        return (
+            state
+            if window_targets is None
+            else state | {"targets": [window_targets.first_cursor, window_targets.updates]}
+        )
 
     def tensors(self) -> Batch:
-        held = self._held_here()
-        columns = {} if held is None else held.columns
+        window_targets = self._targets_at_cursor()
+        columns = {} if window_targets is None else window_targets.columns
         return {name: column.to("cpu", copy=True).contiguous() for name, column in columns.items()}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed`. What is held is released, since the observation filter may have been restored too."""
+        """See `Feed`."""
         check_same_position(
             state, self.state(), self._loader.location, "the seed, the window size or the sampling has"
         )
-        self.close()
+        self.close()  # the data were filtered, and the observation filter may have been restored too
         self._cursor = int(state["cursor"])
-        self._held = None
+        self._window_targets = None
+        # Weights have changed since these targets were computed, so recomputing them would give other values; even the
+        # weights of that moment would give other bits on another kind of machine.
         if "targets" in state and tensors:
             device = self._loader.recipe.device
             first_cursor, updates = state["targets"]
             columns = {name: tensor.to(device) for name, tensor in tensors.items()}
-            self._held = WindowTargets(int(first_cursor), int(updates), columns)
+            self._window_targets = WindowTargets(int(first_cursor), int(updates), columns)
 
     def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
         refuse_priorities()
 
     def metrics(self) -> dict[str, float]:
-        seen = self._order.num_distinct(self._cursor)
-        coverage = seen / self.epoch_size
-        found = {
+        num_distinct = self._order.num_distinct(self._cursor)
+        # An item counts for as many timesteps as all items on average: sequences overlap and differ in length.
+        coverage = num_distinct / self.epoch_size
+        metrics = {
             "epoch": self._cursor / self.epoch_size,
             "timesteps_seen": float(round(coverage * self.epoch_timesteps)),
             "coverage": coverage,
-            "data_wait_seconds": self._waited,
+            "data_wait_seconds": self._wait_seconds,
         }
-        if self._targets is not None and self._held is not None:
-            found["targets_age"] = float(self._targets.updates() - self._held.updates)
-        return found
+        if self._targets is not None and self._window_targets is not None:
+            metrics["targets_age"] = float(self._targets.updates() - self._window_targets.updates)
+        return metrics
 
     def close(self) -> None:
-        self._current = self._complete = None
+        self._current_window = self._window_with_targets = None
 
     @abstractmethod
     def _load(self, window: Window) -> LoadedWindow:
-        """The data of a window; no other is in use."""
+        """Load a window; no other window is in use."""
 
     def _window_at(self, cursor: int) -> LoadedWindow:
-        current = self._current
+        current = self._current_window
         if current is None or not current.window.first_cursor <= cursor < current.window.end_cursor:
-            current = self._current = self._complete = None
-            started = time.perf_counter()
-            current = self._current = self._load(self._order.locate(cursor)[0])
-            self._waited += time.perf_counter() - started
+            current = self._current_window = self._window_with_targets = None
+            start_time = time.perf_counter()
+            current = self._current_window = self._load(self._order.locate(cursor)[0])
+            self._wait_seconds += time.perf_counter() - start_time
         return current if self._targets is None else self._with_targets(current, self._targets)
 
     def _with_targets(self, current: LoadedWindow, targets: Targets) -> LoadedWindow:
-        now, held, first = targets.updates(), self._held, current.window.first_cursor
-        is_due = held is not None and targets.every is not None and now - held.updates >= targets.every
-        if held is None or held.first_cursor != first or is_due:
-            held = self._held = WindowTargets(first, now, targets.compute(current.data))
-            self._complete = None
-        if self._complete is None:
-            self._complete = current._replace(data=current.data.with_columns(held.columns))
-        return self._complete
+        num_updates, window_targets, first_cursor = (
+            targets.updates(),
+            self._window_targets,
+            current.window.first_cursor,
+        )
+        is_due = (
+            window_targets is not None
+            and targets.every is not None
+            and num_updates - window_targets.updates >= targets.every
+        )
+        if window_targets is None or window_targets.first_cursor != first_cursor or is_due:
+            window_targets = self._window_targets = WindowTargets(
+                first_cursor, num_updates, targets.compute(current.data)
+            )
+            self._window_with_targets = None
+        if self._window_with_targets is None:
+            self._window_with_targets = current._replace(
+                data=current.data.with_columns(window_targets.columns)
+            )
+        return self._window_with_targets
 
-    def _held_here(self) -> WindowTargets | None:
-        """The targets in use, unless the next item is of another window."""
-        held = self._held
-        if held is None or self._order.locate(self._cursor)[0].first_cursor != held.first_cursor:
+    def _targets_at_cursor(self) -> WindowTargets | None:
+        """Return the current targets, or None if the next item is in another window."""
+        window_targets = self._window_targets
+        if (
+            window_targets is None
+            or self._order.locate(self._cursor)[0].first_cursor != window_targets.first_cursor
+        ):
             return None
-        return held
+        return window_targets
 
 
 class StreamingFeed(WindowFeed):
-    """Holds the current window and loads the next in the background: memory for two windows."""
+    """A feed that holds the current window and loads the next one in the background."""
 
-    _filler: Prefetcher | None = None
+    _prefetcher: Prefetcher | None = None
 
     def _load(self, window: Window) -> LoadedWindow:
-        """See `WindowFeed`: windows are taken in their order, so the filler's next one is this."""
-        if self._filler is None:
-            self._filler = Prefetcher(self._loader.windows(window))
+        """See `WindowFeed`: windows are loaded in order, so this is the prefetcher's next one."""
+        if self._prefetcher is None:
+            self._prefetcher = Prefetcher(self._loader.windows(window))
         try:
-            return self._filler.take()
+            return self._prefetcher.take()
         except Exception:
-            self.close()  # who asks again has it read again
+            self.close()  # the next call reads the window again
             raise
 
     def close(self) -> None:
         super().close()
-        if self._filler is not None:
-            self._filler.close()
-            self._filler = None
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
 
 
 class ResidentFeed(WindowFeed):
-    """Keeps all columns on the device and gathers by index. For targets, copies a window at a time."""
+    """A feed that keeps all columns on the device and gathers by index; with targets it copies each window."""
 
     _data: WindowData | None = None
 
@@ -243,8 +262,8 @@ class ResidentFeed(WindowFeed):
         order = self._loader.permutation(window)
         if self._targets is not None:
             episodes = np.array([len(unit.lengths) for unit in self._loader.dataset.units])
-            return LoadedWindow(window, self._data.take(_places(episodes, window, order.device)), order)
-        rows = _places(self._order.unit_items, window, order.device)
+            return LoadedWindow(window, self._data.take(_positions(episodes, window, order.device)), order)
+        rows = _positions(self._order.unit_items, window, order.device)
         return LoadedWindow(window, self._data, rows.index_select(0, order))
 
     def close(self) -> None:
@@ -252,36 +271,36 @@ class ResidentFeed(WindowFeed):
         self._data = None
 
 
-def _places(counts: I64, window: Window, device: torch.device) -> Tensor:
-    """The places of a window's items, or episodes, among those of all data, of which unit u has `counts[u]`."""
+def _positions(counts: I64, window: Window, device: torch.device) -> Tensor:
+    """Return the indices of a window's items (or episodes) in all data; unit u has `counts[u]` of them."""
     units = np.array(window.units)
     return torch.from_numpy(concat_ranges(counts.cumsum()[units] - counts[units], counts[units])).to(device)
 
 
-def check_same_position(saved: State, here: State, place: str, order: str) -> None:
-    """Refuse a position of other data, or of another order.
+def check_same_position(saved: State, current: State, location: str, order: str) -> None:
+    """Check that a saved position belongs to the same data and the same order.
 
     Args:
-        saved: the position.
-        here: one of the feed.
-        place: where the user has the data.
-        order: what the order follows from, with its verb.
+        saved: the saved position.
+        current: any position of this feed.
+        location: the user's location of the data.
+        order: what the order depends on, with its verb.
 
     Raises:
-        DataError: it is.
+        DataError: the data or the order changed.
     """
-    data = f"the data in {place}, or how Hindcast prepares them, have"
-    for key, what in {"data": data, "order": order}.items():
-        if saved[key] != here[key]:
+    data = f"the data in {location}, or how Hindcast prepares them, have"
+    for key, subject in {"data": data, "order": order}.items():
+        if saved[key] != current[key]:
             raise DataError(
-                f"The position in the data cannot be resumed: {what} changed since the checkpoint was "
-                "written; restore that, or start a new run with a higher spec.revision."
+                f"The position in the data cannot be resumed: {subject} changed since the checkpoint was "
+                "written. Undo the change, or start a new run with a higher spec.revision."
             )
 
 
 def refuse_priorities() -> NoReturn:
-    """Raise what `Feed.prioritise` says of items that are not drawn by priority."""
+    """Raise the error of `Feed.prioritise` for items that are not drawn by priority."""
     raise UserCodeError(
-        "The algorithm's losses give priorities, but it does not draw by priority: its needs must say "
-        "sampling='prioritized'."
+        "The algorithm's losses return priorities, but it does not draw by priority: set "
+        "sampling='prioritized' in its needs."
     )

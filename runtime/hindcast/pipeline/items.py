@@ -1,4 +1,4 @@
-"""The items of a batch: timesteps, n-step transitions or sequences of episodes laid end to end, all at once.
+"""The items of a batch, vectorised: timesteps, n-step transitions or sequences of episodes laid end to end.
 
 Shape suffixes: N = episodes, S = steps of all of them, I = sequences of all of them.
 """
@@ -18,28 +18,28 @@ I64 = NDArray[np.int64]
 
 
 def count_items(length_N: I64, needs: Needs) -> I64:
-    """`[N]` items of each episode: its timesteps, or its sequences."""
+    """Return the number of items of each episode, `[N]`: its timesteps, or its sequences."""
     if needs.seq_len is None:
         return length_N
     return count_sequences(length_N, needs.seq_len, needs.burn_in, needs.stride)
 
 
 def count_sequences(length_N: I64, seq_len: int, burn_in: int, stride: int | None = None) -> I64:
-    """`[N]` sequences of each episode; an episode without steps has none."""
+    """Return the number of sequences of each episode, `[N]`; an episode without steps has none."""
     if stride is not None:
         return -(-length_N // stride)
-    beyond_the_first = np.maximum(length_N - seq_len, 0)
-    return (length_N > 0) + -(-beyond_the_first // (seq_len - burn_in))
+    num_remaining = np.maximum(length_N - seq_len, 0)
+    return (length_N > 0) + -(-num_remaining // (seq_len - burn_in))
 
 
 class Sequences(NamedTuple):
     """The sequences of all episodes, in order.
 
     Attributes:
-        first: `[I]` int64, the first step of each, among the steps of all episodes.
-        length: `[I]` int64, its steps, including burn-in and excluding padding.
-        burn_in: `[I]` int64, how many of them only warm up the state.
-        begins: `[I]` bool, whether its first step is its episode's first.
+        first_step: `[I]` int64, index of the first step among the steps of all episodes.
+        length: `[I]` int64, number of steps, including burn-in and excluding padding.
+        burn_in: `[I]` int64, number of steps that only warm up the state.
+        is_first: `[I]` bool, whether the first step is also that of the episode.
     """
 
     first_step: Tensor
@@ -49,43 +49,49 @@ class Sequences(NamedTuple):
 
 
 def cut_sequences(length_N: Tensor, seq_len: int, burn_in: int, stride: int | None = None) -> Sequences:
-    """A sequence begins every `seq_len - burn_in` steps of an episode, until all its steps are learned from.
+    """Cut episodes into sequences that begin every `seq_len - burn_in` steps, until all steps are learned from.
 
-    With a `stride`, one begins every `stride` steps, up to the episode's end.
+    With a `stride`, a sequence begins every `stride` steps, up to the episode's end.
     """
     device = length_N.device
-    count = torch.from_numpy(count_sequences(length_N.cpu().numpy(), seq_len, burn_in, stride)).to(device)
-    total = int(count.sum())
-    episode = torch.repeat_interleave(torch.arange(len(count), device=device), count, output_size=total)
-    number = torch.arange(total, device=device) - (count.cumsum(0) - count)[episode]
-    start = number * (stride or seq_len - burn_in)
+    num_sequences = torch.from_numpy(count_sequences(length_N.cpu().numpy(), seq_len, burn_in, stride)).to(
+        device
+    )
+    total = int(num_sequences.sum())
+    episode_index = torch.repeat_interleave(
+        torch.arange(len(num_sequences), device=device), num_sequences, output_size=total
+    )
+    sequence_number = (
+        torch.arange(total, device=device) - (num_sequences.cumsum(0) - num_sequences)[episode_index]
+    )
+    start = sequence_number * (stride or seq_len - burn_in)
     return Sequences(
-        first_step=(length_N.cumsum(0) - length_N)[episode] + start,
-        length=(length_N[episode] - start).clamp(max=seq_len),
-        burn_in=burn_in * (number > 0),
-        is_first=number == 0,
+        first_step=(length_N.cumsum(0) - length_N)[episode_index] + start,
+        length=(length_N[episode_index] - start).clamp(max=seq_len),
+        burn_in=burn_in * (sequence_number > 0),
+        is_first=sequence_number == 0,
     )
 
 
 def steps_ahead(length_N: Tensor, n: int) -> Tensor:
-    """`[S]` int64: how many steps the n-step transition from each step covers: n, or those left of its episode."""
+    """Return the steps that the n-step transition from each step covers, `[S]` int64: n, or fewer at the end."""
     ends = torch.repeat_interleave(length_N.cumsum(0), length_N)
     return (ends - torch.arange(len(ends), device=ends.device)).clamp(max=n)
 
 
 def discounted_rewards(rewards_S: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:
-    """`[S]` float64: the sum of gammaᵏ·r(t+k) over the steps that the transition covers."""
+    """Return the sum of gammaᵏ·r(t+k) over the steps that each transition covers, `[S]` float64."""
     total = rewards_S.double()
     for k in range(1, min(n, len(total))):
-        later = gamma**k * rewards_S[k:].double()
-        total[:-k] += torch.where(ahead_S[:-k] > k, later, 0.0)
+        discounted = gamma**k * rewards_S[k:].double()
+        total[:-k] += torch.where(ahead_S[:-k] > k, discounted, 0.0)
     return total
 
 
 def discounts(length_N: Tensor, terminated_N: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:
-    """`[S]` float32: gamma to the power of the steps covered, 0 where the last of them terminated."""
+    """Return gamma to the power of the steps covered, `[S]` float32; 0 if the last one terminated."""
     powers = gamma ** torch.arange(n + 1, dtype=torch.float64, device=ahead_S.device)
     last = torch.arange(len(ahead_S), device=ahead_S.device) + ahead_S
-    ends = last == torch.repeat_interleave(length_N.cumsum(0), length_N)
-    terminated = ends & torch.repeat_interleave(terminated_N, length_N)
-    return powers[ahead_S].masked_fill(terminated, 0.0).float()
+    is_last_step = last == torch.repeat_interleave(length_N.cumsum(0), length_N)
+    is_terminated = is_last_step & torch.repeat_interleave(terminated_N, length_N)
+    return powers[ahead_S].masked_fill(is_terminated, 0.0).float()

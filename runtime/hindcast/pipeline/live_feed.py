@@ -1,4 +1,4 @@
-"""`LiveFeed`: draws from the episodes that the policy plays while it is trained."""
+"""`LiveFeed` draws from episodes that the policy plays during training."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from hindcast.pipeline.window_builder import build_window
 
 
 class Player(Protocol):
-    """Plays episodes with the policy as it is now."""
+    """Plays episodes with the current policy."""
 
     @property
     def width(self) -> int:
-        """Episodes played in parallel."""
+        """Number of episodes played in parallel."""
 
     def __call__(self, indices: range, timesteps: int) -> Block:
-        """Play episodes; their ids and seeds depend on their indices.
+        """Play episodes, whose ids and seeds depend on their indices.
 
         Args:
-            indices: of the episodes.
-            timesteps: played before.
+            indices: indices of the episodes.
+            timesteps: number of timesteps played before.
         """
 
     def close(self) -> None:
@@ -46,15 +46,15 @@ class LiveSource:
     """A source of episodes that the policy plays.
 
     Attributes:
-        name: in checkpoints and messages.
-        play: plays episodes.
-        updates: gives the updates made so far, of the whole training.
-        weight: share of batches relative to other sources' weights.
+        name: name in checkpoints and messages.
+        player: plays episodes.
+        updates: returns the number of updates of the training so far.
+        weight: fraction of batches, relative to other sources' weights.
         timesteps_per_update: timesteps to play per update.
         warmup: timesteps to play before the first update.
-        capacity: most timesteps kept; the oldest episodes are dropped.
-        capacity_bytes: most bytes of the needed columns; None for no such limit.
-        metrics: what the user's callbacks log about episodes.
+        capacity: maximum number of timesteps kept; the oldest episodes are dropped.
+        capacity_bytes: maximum bytes of the needed columns; None for no limit.
+        metrics: logs metrics of the user's callbacks about episodes.
     """
 
     name: str
@@ -69,31 +69,31 @@ class LiveSource:
 
 
 class LiveFeed(DrawsFeed):
-    """A `Feed` of draws from episodes that are played as updates are made.
+    """A `Feed` that draws from episodes which are played between updates.
 
-    The next episodes are played when fewer timesteps have been played than are due. When that is depends on the number
-    of updates alone, and what is drawn on the seed and its number: where episodes depend only on the policy and their
-    index, so does every batch. Of several learners each plays the same episodes, with the same weights, and gathers its
-    part of a batch. A checkpoint holds the episodes.
+    The next episodes are played once fewer timesteps have been played than are due. This depends only on the number of
+    updates, and a draw only on the seed and its number: if episodes are functions of the policy and their index, so is
+    every batch. Each of several learners plays the same episodes, with the same weights, and gathers its shard of a
+    batch. A checkpoint contains the episodes.
 
     Attributes:
-        timesteps_played: in all.
+        timesteps_played: total number of timesteps played.
     """
 
     epoch_size = epoch_timesteps = 0
-    """An epoch is a pass over recorded data."""
+    """0: an epoch is a pass over recorded data."""
 
     def __init__(self, live: LiveSource, recipe: Recipe, batch_size: int, seed: int) -> None:
         super().__init__(recipe, batch_size, seed, 0)
         needs = recipe.needs
         alpha = needs.alpha if needs.sampling == "prioritized" else None
-        paces = [live.timesteps_per_update, live.warmup, live.player.width]
-        self._order = [seed, alpha, *paces, live.capacity, live.capacity_bytes]
+        pace = [live.timesteps_per_update, live.warmup, live.player.width]
+        self._order_key = [seed, alpha, *pace, live.capacity, live.capacity_bytes]
         self._live = live
         self._store = EpisodeStore(live.capacity, live.capacity_bytes)
-        self._built: WindowData | None = None
-        self._items = np.empty(0, dtype=np.int64)
-        self._played = 0
+        self._window_data: WindowData | None = None
+        self._items_per_episode = np.empty(0, dtype=np.int64)
+        self._num_played = 0
         self.timesteps_played = 0
         self._returns: list[float] = []
 
@@ -101,9 +101,9 @@ class LiveFeed(DrawsFeed):
         blocks = self._store.blocks
         return {
             "cursor": self.cursor,
-            "order": self._order,
+            "order": self._order_key,
             "data": self._live.name,
-            "played": self._played,
+            "played": self._num_played,
             "playedSteps": self.timesteps_played,
             "returns": self._returns,
             "evicted": self._store.num_evicted,
@@ -113,60 +113,65 @@ class LiveFeed(DrawsFeed):
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         order = "the seed, the sampling, or how much is played and kept has"
         check_same_position(state, self.state(), self._live.name, order)
-        self._built = None
+        self._window_data = None
         tensors = tensors or {}
-        names = np.array(state["episodes"], dtype=object)
-        held = {name: tensor.numpy() for name, tensor in tensors.items()}
-        self._store.load({**held, "eps_id": names}, int(state["evicted"]))
-        lengths = self._store.index.length if len(names) else np.empty(0, np.int64)
-        self._items = count_items(lengths, self._recipe.needs)
-        self._resume(state, int(self._items.sum()), tensors)
-        self._played, self.timesteps_played = int(state["played"]), int(state["playedSteps"])
+        episode_ids = np.array(state["episodes"], dtype=object)
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        self._store.load({**arrays, "eps_id": episode_ids}, int(state["evicted"]))
+        lengths = self._store.index.length if len(episode_ids) else np.empty(0, np.int64)
+        self._items_per_episode = count_items(lengths, self._recipe.needs)
+        self._resume(state, int(self._items_per_episode.sum()), tensors)
+        self._num_played, self.timesteps_played = int(state["played"]), int(state["playedSteps"])
         self._returns = list(state["returns"])
 
     def returns(self) -> list[float]:
-        """Returns of the episodes played since `count_anew`; a checkpoint holds them."""
+        """Return the episodes' returns since `reset_returns`; checkpoints contain them."""
         return list(self._returns)
 
     def reset_returns(self) -> None:
-        """Begin an iteration, with no episodes yet."""
+        """Forget the returns, at the start of an iteration."""
         self._returns = []
 
     def close(self) -> None:
-        self._built = None
+        self._window_data = None
         self._live.player.close()
 
-    def _held(self) -> Batch:
+    def _extra_tensors(self) -> Batch:
         return {
-            name: torch.from_numpy(each) for name, each in self._store.arrays().items() if name != "eps_id"
+            name: torch.from_numpy(array) for name, array in self._store.arrays().items() if name != "eps_id"
         }
 
     def _window(self) -> WindowData:
-        """Play what is due; all episodes kept, laid end to end on the device."""
+        """Play the episodes that are due, and return all stored ones, laid end to end on the device."""
         live = self._live
-        due = max(1.0, live.warmup + live.timesteps_per_update * live.updates())
-        while self.timesteps_played < due:
-            self._play()
-        if self._built is None:
-            self._built = build_window(self._store.index.length, self._store.blocks, self._recipe)
-        return self._built
+        # At least one timestep, since there is nothing to draw from otherwise.
+        due_timesteps = max(1.0, live.warmup + live.timesteps_per_update * live.updates())
+        # A function of the number of updates alone, so that a resumed training plays the same episodes.
+        while self.timesteps_played < due_timesteps:
+            self._play_round()
+        if self._window_data is None:
+            self._window_data = build_window(self._store.index.length, self._store.blocks, self._recipe)
+        return self._window_data
 
-    def _play(self) -> None:
-        started = time.perf_counter()
+    def _play_round(self) -> None:
+        start_time = time.perf_counter()
         live, needs = self._live, self._recipe.needs
-        block = live.player(range(self._played, self._played + live.player.width), self.timesteps_played)
+        block = live.player(
+            range(self._num_played, self._num_played + live.player.width), self.timesteps_played
+        )
+        # Before columns are dropped: the algorithm may not need the rewards.
         self._returns += np.add.reduceat(block.columns[Columns.REWARDS], block.start).tolist()
         block = block.without_details().with_columns(
             {name: column for name, column in block.columns.items() if root(name) in needs.window_columns}
         )
-        self._played += block.num_episodes
+        self._num_played += block.num_episodes
         self.timesteps_played += block.num_steps
-        evicted = self._store.num_evicted
+        num_evicted_before = self._store.num_evicted
         self._store.add(block)
-        coming = count_items(block.length, needs)
-        leaving = self._store.num_evicted - evicted
-        items = np.append(self._items, coming)
-        self._draws.replace(int(items[:leaving].sum()), int(coming.sum()))
-        self._items = items[leaving:]
-        self._built = None
-        self._waited += time.perf_counter() - started
+        added_items = count_items(block.length, needs)
+        num_evicted = self._store.num_evicted - num_evicted_before
+        items = np.append(self._items_per_episode, added_items)
+        self._draws.replace(int(items[:num_evicted].sum()), int(added_items.sum()))
+        self._items_per_episode = items[num_evicted:]
+        self._window_data = None
+        self._wait_seconds += time.perf_counter() - start_time

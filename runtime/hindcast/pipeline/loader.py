@@ -1,4 +1,4 @@
-"""`Loader`: units → blocks → windows, in the order of delivery."""
+"""`Loader` turns units into blocks and blocks into windows, in the order of delivery."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Stream = Callable[[Iterable[UnitInEpoch]], Generator[Block, None, None]]
 
 
 class LoadedWindow(NamedTuple):
-    """A window that is ready.
+    """A window with its data.
 
     Attributes:
-        window: which one.
-        data: holds at least its steps.
-        rows: int64 `[window.items]`, its items in `data` in the order of delivery.
+        window: the window.
+        data: contains at least the window's steps.
+        rows: int64 `[window.num_items]`, indices of its items in `data` in the order of delivery.
     """
 
     window: Window
@@ -41,11 +41,11 @@ class Loader:
     """Reads a dataset window by window, or as a whole.
 
     Args:
-        dataset: its units are read.
-        order: which units make a window.
-        stream: turns units into blocks of the same episodes' lengths, see `Executor.stream`.
-        recipe: what is kept of a block.
-        place: where the user has the data, for messages.
+        dataset: the dataset to read.
+        order: assigns units to windows.
+        stream: turns units into blocks of the same episode lengths, see `Executor.stream`.
+        recipe: the parts of a block that a window keeps.
+        location: the user's location of the data, for messages.
     """
 
     def __init__(self, dataset: Dataset, order: Order, stream: Stream, recipe: Recipe, location: str) -> None:
@@ -56,28 +56,31 @@ class Loader:
         self._stream = stream
 
     def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:
-        """All windows from `first` on, without end, each read when it is asked for."""
+        """Yield all windows from `first` on, endlessly; each is read when it is requested."""
         units = self.dataset.units
         work = (
-            UnitInEpoch(units[unit], window.epoch) for window in self._from(first) for unit in window.units
+            UnitInEpoch(units[unit], window.epoch)
+            for window in self._windows_from(first)
+            for unit in window.units
         )
+        # A consumer that stops early must also end the executor's stream, and with it the data workers.
         with closing(self._stream(work)) as blocks:
-            for window in self._from(first):
+            for window in self._windows_from(first):
                 data = self._build([units[unit] for unit in window.units], blocks, pinned=True)
                 yield LoadedWindow(window, data, self.permutation(window))
-                del data
+                del data  # else this window stays in memory while the next one is built
 
     def load_all(self, epoch: int) -> WindowData:
-        """All units in the dataset's own order, as they are in `epoch`."""
+        """Return all units in the dataset's own order, as they are in `epoch`."""
         units = list(self.dataset.units)
         with closing(self._stream(UnitInEpoch(unit, epoch) for unit in units)) as blocks:
             return self._build(units, blocks)
 
     def permutation(self, window: Window) -> Tensor:
-        """`[window.items]` positions in the window, in the order of delivery."""
+        """Return positions in the window in the order of delivery, `[window.num_items]`."""
         return upload({"order": self.order.permutation(window)}, self.recipe.device)["order"]
 
-    def _from(self, window: Window) -> Iterator[Window]:
+    def _windows_from(self, window: Window) -> Iterator[Window]:
         while True:
             yield window
             window = self.order.next_window(window)

@@ -1,4 +1,4 @@
-"""`MetricsLogger`: metrics that a user's own pieces log, reduced for results."""
+"""`MetricsLogger` collects metrics that user code logs, and reduces them for results."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _REDUCTIONS: Final[dict[str, Callable[[list[float]], float]]] = {
     "max": max,
     "last": lambda values: values[-1],
 }
-_AS_RLLIB: Final[dict[str | None, str]] = {
+_RLLIB_REDUCTIONS: Final[dict[str | None, str]] = {
     None: "mean",
     "ema": "mean",
     "item": "last",
 }
-_LIFETIME: Final = (
-    'no result holds a sum over the whole training: log with reduce="sum", which is that of one iteration, and add '
-    "these up where you read results"
+_LIFETIME_MESSAGE: Final = (
+    'results contain no sums over the whole training: log with reduce="sum", which is the sum of one iteration, and '
+    "add these up when you read results"
 )
-_REFUSED: Final[dict[str, str]] = {
-    "ema_coeff": "nothing is smoothed over iterations; leave it out",
-    "percentiles": "there are no percentiles; log each as a metric of its own",
-    "with_throughput": 'there are no throughputs; log_time(...) beside reduce="sum" gives both parts of one',
+_REFUSED_OPTIONS: Final[dict[str, str]] = {
+    "ema_coeff": "metrics are not smoothed over iterations; leave it out",
+    "percentiles": "percentiles are not supported; log each one as a separate metric",
+    "with_throughput": 'throughputs are not supported; log_time(...) and reduce="sum" give both parts of one',
 }
-"""RLlib's options that ask for what there is not here, and what to do instead."""
-_WITHOUT_EFFECT: Final = ("clear_on_reduce", "throughput_ema_coeff", "reduce_per_index_on_aggregate")
-"""RLlib's deprecated options, which have no effect there either."""
+"""RLlib's options that are not supported -> what to do instead."""
+_IDLE_OPTIONS: Final = ("clear_on_reduce", "throughput_ema_coeff", "reduce_per_index_on_aggregate")
+"""RLlib's deprecated options, which have no effect in RLlib either."""
 
 
 class MetricsLogger:
-    """Logs numbers by name under RLlib's names; a result holds what was logged since the one before, and no more.
+    """Logs numbers by name, with RLlib's interface; a result contains those since the previous result.
 
-    A name is text, or a tuple of texts where results are nested. Unlike RLlib's, means and windows do not go over
-    several results: a checkpoint has nothing to keep of them.
+    A name is text, or a tuple of texts for nested results. Unlike RLlib's, means and windows do not span several
+    results, so checkpoints need not contain them.
     """
 
     def __init__(self) -> None:
-        self._logged: dict[tuple[str, ...], tuple[str, int | None, list[float]]] = {}
+        self._entries: dict[tuple[str, ...], tuple[str, int | None, list[float]]] = {}
 
     def log_value(
         self, key: Key, value: Any, *, reduce: str | None = "mean", window: int | None = None, **others: Any
@@ -55,25 +55,26 @@ class MetricsLogger:
 
         Args:
             key: its name.
-            value: a number, or an array or tensor of one.
-            reduce: "mean" ("ema" is that too), "sum", "min", "max", "item" (the last): what a result holds of several.
-            window: of the last so many alone since the last result; None for all since then.
-            others: RLlib's other options, as far as they ask for nothing.
+            value: a number, or an array or tensor of one element.
+            reduce: "mean" (or "ema"), "sum", "min", "max" or "item" (the last): how a result combines several.
+            window: use only the last `window` values since the last result; None for all of them.
+            options: RLlib's other options, if they request nothing.
 
         Raises:
-            ValueError: it is not a number, or there is no such reduction or option.
+            ValueError: the value is not a number, or the reduction or option is unknown.
         """
-        _refuse(key, reduce, others)
-        reduction = _AS_RLLIB.get(reduce, reduce or "")
+        _check_options(key, reduce, others)
+        reduction = _RLLIB_REDUCTIONS.get(reduce, reduce or "")
         if reduction not in _REDUCTIONS:
             raise ValueError(
                 f"metric {key!r}: reduce is {reduce!r}, expected mean, ema, sum, min, max or item"
             )
         try:
             number = float(value)
+        # torch raises RuntimeError for a tensor of several elements.
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"metric {key!r} is a {type(value).__name__}, expected a number") from error
-        values = self._logged.setdefault(_parts(key), (reduction, window, []))[-1]
+        values = self._entries.setdefault(_key_path(key), (reduction, window, []))[-1]
         values.append(number)
         if window is not None:
             del values[:-window]
@@ -81,7 +82,7 @@ class MetricsLogger:
     def log_dict(self, values: Mapping[str, Any], *, key: Key = (), **options: Any) -> None:
         """Log all numbers of a dictionary, nested or not, under `key`."""
         for name, value in values.items():
-            path = (*_parts(key), name)
+            path = (*_key_path(key), name)
             if isinstance(value, Mapping):
                 self.log_dict(value, key=path, **options)
             else:
@@ -90,48 +91,49 @@ class MetricsLogger:
     @contextmanager
     def log_time(self, key: Key, **options: Any) -> Iterator[None]:
         """Log the seconds that a `with` block takes."""
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         yield
-        self.log_value(key, time.perf_counter() - begun, **options)
+        self.log_value(key, time.perf_counter() - start_time, **options)
 
     def peek(self, key: Key, default: Any = None) -> Any:
-        """What a result would hold of it now."""
-        logged = self._logged.get(_parts(key))
-        return default if logged is None else _REDUCTIONS[logged[0]](logged[2])
+        """Return the value that a result would contain now."""
+        entry = self._entries.get(_key_path(key))
+        return default if entry is None else _REDUCTIONS[entry[0]](entry[2])
 
     def reduce(self) -> dict[str, Any]:
-        """What a result holds, nested; logging starts again."""
-        logged, self._logged = self._logged, {}
-        found: dict[str, Any] = {}
-        for (*parents, name), (reduction, _window, values) in sorted(logged.items()):
-            here = found
+        """Return the metrics for a result, nested, and start again."""
+        entries, self._entries = self._entries, {}
+        results: dict[str, Any] = {}
+        for (*parents, name), (reduction, _window, values) in sorted(entries.items()):
+            node = results
             for parent in parents:
-                here = here.setdefault(parent, {})
-            here[name] = _REDUCTIONS[reduction](values)
-        return found
+                node = node.setdefault(parent, {})
+            node[name] = _REDUCTIONS[reduction](values)
+        return results
 
     def drain(self) -> MetricDump:
-        """All that was logged, as JSON, for `add` elsewhere; logging starts again."""
-        logged, self._logged = self._logged, {}
-        return [(list(key), *own) for key, own in logged.items()]
+        """Return all logged values as JSON, for `add` in another process, and start again."""
+        entries, self._entries = self._entries, {}
+        return [(list(key), *entry) for key, entry in entries.items()]
 
-    def add(self, dumped: Sequence[Sequence[Any]]) -> None:
-        """Log what was logged elsewhere."""
-        for key, reduction, window, values in dumped:
+    def add(self, dump: Sequence[Sequence[Any]]) -> None:
+        """Log the values that `drain` returned."""
+        # Value by value, so that windows and reductions apply across processes.
+        for key, reduction, window, values in dump:
             for value in values:
                 self.log_value(tuple(key), value, reduce=reduction, window=window)
 
 
-def _refuse(key: Key, reduce: str | None, others: Mapping[str, Any]) -> None:
-    """Refuse options of `log_value` that would have no effect."""
-    if reduce == "lifetime_sum" or (reduce == "sum" and others.get("clear_on_reduce") is False):
-        raise ValueError(f"metric {key!r}: {_LIFETIME}")
-    for name, value in others.items():
-        if name not in (*_REFUSED, *_WITHOUT_EFFECT):
+def _check_options(key: Key, reduce: str | None, options: Mapping[str, Any]) -> None:
+    """Raise an error for options of `log_value` that are not supported."""
+    if reduce == "lifetime_sum" or (reduce == "sum" and options.get("clear_on_reduce") is False):
+        raise ValueError(f"metric {key!r}: {_LIFETIME_MESSAGE}")
+    for name, value in options.items():
+        if name not in (*_REFUSED_OPTIONS, *_IDLE_OPTIONS):
             raise ValueError(f"metric {key!r}: {name} is not an option{nearest(name, ('reduce', 'window'))}")
-        if name in _REFUSED and value is not None and value is not False:
-            raise ValueError(f"metric {key!r}: {name} is {value!r}, but {_REFUSED[name]}")
+        if name in _REFUSED_OPTIONS and value is not None and value is not False:
+            raise ValueError(f"metric {key!r}: {name} is {value!r}, but {_REFUSED_OPTIONS[name]}")
 
 
-def _parts(key: Key) -> tuple[str, ...]:
+def _key_path(key: Key) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)

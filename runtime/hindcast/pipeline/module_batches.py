@@ -1,4 +1,4 @@
-"""What connectors and pre-learners in RLlib's form give, as columns of a block: batches of items or of a module."""
+"""Convert the batches that connectors and pre-learners in RLlib's form return to columns of a block."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Array = NDArray[Any]
 
 
 class MultiAgentBatch:
-    """The batches of modules, under RLlib's name: here of one, "default_policy".
+    """RLlib's batch of several modules; here of the only one, "default_policy".
 
     Args:
         policy_batches: `{"default_policy": columns}`.
-        env_steps: timesteps in it.
+        env_steps: number of timesteps.
     """
 
     def __init__(self, policy_batches: Mapping[str, Mapping[str, Any]], env_steps: int) -> None:
@@ -33,7 +33,7 @@ class MultiAgentBatch:
         self.count = env_steps
 
     def env_steps(self) -> int:
-        """Timesteps in it."""
+        """Return the number of timesteps."""
         return self.count
 
     def __getitem__(self, module_id: str) -> Mapping[str, Any]:
@@ -44,14 +44,14 @@ class MultiAgentBatch:
 
 
 def module_columns(batch: Any) -> dict[str, Array]:
-    """The columns of the module in what a pre-learner returned, leaf -> `[rows, ...]`.
+    """Return the module's columns of a batch that a pre-learner returned, leaf -> `[rows, ...]`.
 
     Args:
         batch: a `MultiAgentBatch`, a list of one, `{"batch": either}`, `{"default_policy": columns}`, or RLlib's flat
             `{"default_policy/obs": …}`.
 
     Raises:
-        Misuse: it is none of these, or its columns differ in length.
+        Misuse: it has another form, or its columns differ in length.
     """
     if isinstance(batch, Mapping) and "batch" in batch:
         batch = batch["batch"]
@@ -67,29 +67,29 @@ def module_columns(batch: Any) -> dict[str, Array]:
         for name, value in batch.items()
         if isinstance(name, str) and name.startswith(prefix)
     }
-    found = flat or batch.get(DEFAULT_MODULE_ID)
-    if not isinstance(found, Mapping) or not found:
+    columns = flat or batch.get(DEFAULT_MODULE_ID)
+    if not isinstance(columns, Mapping) or not columns:
         raise Misuse(
-            f"returned a batch with {', '.join(map(repr, batch)) or 'nothing'}; expected {DEFAULT_MODULE_ID!r} in it."
+            f"returned a batch with {', '.join(map(repr, batch)) or 'nothing'}; it must contain {DEFAULT_MODULE_ID!r}."
         )
-    leaves = {leaf: array for name, value in found.items() for leaf, array in _leaves(name, value).items()}
+    leaves = {leaf: array for name, value in columns.items() for leaf, array in _leaves(name, value).items()}
     lengths = {len(array) for array in leaves.values()}
     if len(lengths) > 1:
-        said = ", ".join(f"{leaf} {len(array)}" for leaf, array in leaves.items())
-        raise Misuse(f"returned columns of different lengths: {said} rows.")
+        lengths_text = ", ".join(f"{leaf} {len(array)}" for leaf, array in leaves.items())
+        raise Misuse(f"returned columns of different lengths: {lengths_text} rows.")
     return leaves
 
 
 def with_batch(block: Block, batch: Mapping[str, Any], *, next_obs: bool) -> Block:
-    """The episodes with the columns of a batch: of each step a row, in the order of the episodes.
+    """Return the episodes with the columns of a batch, which has a row for each step, in order.
 
     Args:
         block: the episodes.
-        batch: `{column: {(id of an episode,): items}}`, or what `module_columns` takes.
-        next_obs: whoever changes observations must give `new_obs` too.
+        batch: `{column: {(id of an episode,): items}}`, or a batch that `module_columns` accepts.
+        next_obs: a batch that changes observations must contain `new_obs` too.
 
     Raises:
-        Misuse: a column that cannot be the episodes'.
+        Misuse: a column does not match the episodes.
     """
     if DEFAULT_MODULE_ID in batch or "batch" in batch:
         columns = module_columns(batch)
@@ -97,7 +97,7 @@ def with_batch(block: Block, batch: Mapping[str, Any], *, next_obs: bool) -> Blo
         columns = {
             leaf: array
             for name, items in batch.items()
-            for leaf, array in _leaves(name, _in_order(name, items, block)).items()
+            for leaf, array in _leaves(name, _order_by_episode(name, items, block)).items()
         }
     for leaf, column in columns.items():
         if len(column) != block.num_steps:
@@ -105,15 +105,15 @@ def with_batch(block: Block, batch: Mapping[str, Any], *, next_obs: bool) -> Blo
                 f"returned {len(column)} items in column {leaf!r} of the batch; expected {block.num_steps}, one "
                 "for each timestep."
             )
-    return _with_rows(block, columns, next_obs)
+    return _replace_columns(block, columns, next_obs)
 
 
 def rows_to_episodes_of_one_step(columns: Mapping[str, Array], prefix: str) -> Block:
-    """Rows of a module's batch as episodes of one step each.
+    """Convert the rows of a module's batch to episodes of one step each.
 
     Args:
-        columns: leaf -> `[rows, ...]`, with `obs`, `actions` and, where they matter, `rewards`, `new_obs` and ends.
-        prefix: of the ids.
+        columns: leaf -> `[rows, ...]`, with `obs`, `actions` and optionally `rewards`, `new_obs` and ends.
+        prefix: prefix of the ids.
 
     Raises:
         Misuse: there are no observations or no actions.
@@ -121,110 +121,119 @@ def rows_to_episodes_of_one_step(columns: Mapping[str, Array], prefix: str) -> B
     for name in (Columns.OBS, Columns.ACTIONS):
         if not leaves_of(name, columns):
             raise Misuse(f"returned a batch without {name!r}; it has {', '.join(sorted(columns))}.")
-    rows = len(next(iter(columns.values())))
-    given = dict(columns)
+    num_rows = len(next(iter(columns.values())))
+    inputs = dict(columns)
     ends = {
-        name: given.pop(name, np.zeros(rows, np.bool_)).astype(np.bool_)
+        name: inputs.pop(name, np.zeros(num_rows, np.bool_)).astype(np.bool_)
         for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)
     }
-    if Columns.REWARDS not in given:
-        given[Columns.REWARDS] = np.zeros(rows, np.float32)
-    made = {}
-    for leaf, column in given.items():
+    if Columns.REWARDS not in inputs:
+        inputs[Columns.REWARDS] = np.zeros(num_rows, np.float32)
+    outputs = {}
+    for leaf, column in inputs.items():
         if root(leaf) == Columns.OBS:
-            after = given.get(next_leaf(leaf), column)
-            made[leaf] = np.stack([column, after], axis=1).reshape(2 * rows, *column.shape[1:])
+            next_obs = inputs.get(next_leaf(leaf), column)
+            outputs[leaf] = np.stack([column, next_obs], axis=1).reshape(2 * num_rows, *column.shape[1:])
         elif root(leaf) != Columns.NEXT_OBS and not is_per_observation(leaf):
-            made[leaf] = column
+            outputs[leaf] = column
     return Block(
-        columns=made,
-        length=np.ones(rows, np.int64),
-        eps_id=np.array([f"{prefix}-{row:06d}" for row in range(rows)], dtype=object),
-        t_started=np.zeros(rows, np.int64),
+        columns=outputs,
+        length=np.ones(num_rows, np.int64),
+        eps_id=np.array([f"{prefix}-{row:06d}" for row in range(num_rows)], dtype=object),
+        t_started=np.zeros(num_rows, np.int64),
         terminated=ends[Columns.TERMINATEDS],
         truncated=ends[Columns.TRUNCATEDS],
     )
 
 
-def _with_rows(block: Block, columns: dict[str, Array], next_obs: bool) -> Block:
-    made = dict(block.columns)
+def _replace_columns(block: Block, columns: dict[str, Array], next_obs: bool) -> Block:
+    new_columns = dict(block.columns)
     for leaf, column in columns.items():
         if root(leaf) == Columns.OBS:
-            after = columns.get(next_leaf(leaf))
-            made[leaf] = _observations(block, leaf, column, after, next_obs)
+            next_obs_column = columns.get(next_leaf(leaf))
+            new_columns[leaf] = _build_observations(block, leaf, column, next_obs_column, next_obs)
         elif leaf in (Columns.TERMINATEDS, Columns.TRUNCATEDS):
-            ended = block.terminated if leaf == Columns.TERMINATEDS else block.truncated
-            if not np.array_equal(column.astype(np.bool_), block.step_flags(ended)):
-                raise Misuse(f"changed {leaf!r}; where episodes end must stay as recorded.")
+            is_set = block.terminated if leaf == Columns.TERMINATEDS else block.truncated
+            if not np.array_equal(column.astype(np.bool_), block.step_flags(is_set)):
+                raise Misuse(f"changed {leaf!r}; the ends of episodes must stay as recorded.")
         elif not is_per_observation(leaf) and root(leaf) != Columns.NEXT_OBS:
-            made[leaf] = made[leaf] if leaf in made and _same(made[leaf], column) else column
+            # A connector that converts to float32 must not reduce the precision of columns that it does not change.
+            new_columns[leaf] = (
+                new_columns[leaf]
+                if leaf in new_columns and _is_unchanged(new_columns[leaf], column)
+                else column
+            )
     if Columns.OBS in {root(leaf) for leaf in columns}:
-        gone = [leaf for leaf in leaves_of(Columns.OBS, made) if leaf not in columns]
-        for leaf in gone:
-            del made[leaf]
-    return block.with_columns(made)
+        stale = [leaf for leaf in leaves_of(Columns.OBS, new_columns) if leaf not in columns]
+        for leaf in stale:
+            del new_columns[leaf]
+    return block.with_columns(new_columns)
 
 
-def _observations(block: Block, leaf: str, column: Array, after: Array | None, next_obs: bool) -> Array:
-    """`[O, ...]` the observations of the steps, and after an episode's last one the one that it ended with."""
-    known = block.columns.get(leaf)
-    if known is not None and _same(known[block.obs_row], column):
-        return known
-    if after is None and next_obs:
+def _build_observations(
+    block: Block, leaf: str, column: Array, next_obs_column: Array | None, next_obs: bool
+) -> Array:
+    """Return the observations of all steps, `[O, ...]`, with the final one after the last step of each episode."""
+    original = block.columns.get(leaf)
+    if original is not None and _is_unchanged(original[block.obs_row], column):
+        return original
+    if next_obs_column is None and next_obs:
         raise Misuse(
-            f"changed {leaf!r} in the batch and gave no 'new_obs', which the algorithm needs: change the observations "
-            "in the episodes, or give both."
+            f"changed {leaf!r} in the batch and returned no 'new_obs', which the algorithm needs: change the "
+            "observations in the episodes, or return both."
         )
-    made = np.empty((block.num_steps + block.num_episodes, *column.shape[1:]), column.dtype)
+    observations = np.empty((block.num_steps + block.num_episodes, *column.shape[1:]), column.dtype)
     last = block.start + block.length - 1
-    made[block.obs_start + block.length] = (column if after is None else after)[last]
-    made[block.obs_row] = column
-    if after is not None and not np.array_equal(
-        made[block.obs_row + 1], after, equal_nan=column.dtype.kind == "f"
+    observations[block.obs_start + block.length] = (column if next_obs_column is None else next_obs_column)[
+        last
+    ]
+    observations[block.obs_row] = column
+    if next_obs_column is not None and not np.array_equal(
+        observations[block.obs_row + 1], next_obs_column, equal_nan=column.dtype.kind == "f"
     ):
         raise Misuse(
-            f"gave a 'new_obs' that is not the {leaf!r} of the next step: change both in the same way, or the "
-            "observations in the episodes."
+            f"returned a 'new_obs' that differs from the {leaf!r} of the next step: change both in the same way, or "
+            "change the observations in the episodes."
         )
-    return made
+    return observations
 
 
-def _same(known: Array, column: Array) -> bool:
-    """Whether a column is as it was, but for its precision."""
-    if known.shape != column.shape or known.dtype.kind != column.dtype.kind:
+def _is_unchanged(original: Array, column: Array) -> bool:
+    """Return True if a column equals the original, up to its precision."""
+    if original.shape != column.shape or original.dtype.kind != column.dtype.kind:
         return False
-    return np.array_equal(known.astype(column.dtype), column, equal_nan=column.dtype.kind == "f")
+    return np.array_equal(original.astype(column.dtype), column, equal_nan=column.dtype.kind == "f")
 
 
-def _in_order(name: str, items: Any, block: Block) -> Any:
+def _order_by_episode(name: str, items: Any, block: Block) -> Any:
     if not isinstance(items, Mapping):
         raise Misuse(
-            f"gave a column {name!r} of the batch that does not say which episode its items are of "
+            f"returned a column {name!r} of the batch without the episodes of its items "
             "(single_agent_episode)."
         )
-    known = set(block.eps_id)
-    if strange := [key for key in items if not (isinstance(key, tuple) and key[0] in known)]:
+    episode_ids = set(block.eps_id)
+    if unknown_keys := [key for key in items if not (isinstance(key, tuple) and key[0] in episode_ids)]:
         raise Misuse(
-            f"gave a column {name!r} of the batch with items of {strange[0]!r}, which is none of the episodes."
+            f"returned a column {name!r} of the batch with items of {unknown_keys[0]!r}, an unknown episode."
         )
-    own = {(eps_id,): items[(eps_id,)] for eps_id in block.eps_id if items.get((eps_id,))}
-    return stack_items(own) if own else np.empty(0)
+    items_by_episode = {(eps_id,): items[(eps_id,)] for eps_id in block.eps_id if items.get((eps_id,))}
+    return stack_items(items_by_episode) if items_by_episode else np.empty(0)
 
 
 def _leaves(name: str, value: Any) -> dict[str, Array]:
-    """A column's leaves as arrays, of text as objects; infos as text."""
+    """Return a column's leaves as arrays; text as objects, infos as JSON text."""
     if root(name) == Columns.INFOS:
         texts = [item if isinstance(item, str) else info_to_json(item) for item in value]
         return {name: np.array(texts, dtype=object)}
-    return {leaf: _array(leaf, part) for leaf, part in nested.flatten(value, name).items()}
+    return {leaf: _to_array(leaf, part) for leaf, part in nested.flatten(value, name).items()}
 
 
-def _array(leaf: str, value: Any) -> Array:
+def _to_array(leaf: str, value: Any) -> Array:
     array = np.asarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
     if array.dtype.kind == "U":
         return array.astype(object)
     if array.dtype.kind not in "biufO" or (
         array.dtype == object and not all(isinstance(item, str) for item in array.flat)
     ):
-        raise Misuse(f"gave a column {leaf!r} that holds neither numbers nor text.")
+        raise Misuse(f"returned a column {leaf!r} that contains neither numbers nor text.")
     return array

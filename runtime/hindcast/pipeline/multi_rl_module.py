@@ -1,4 +1,4 @@
-"""The policy's network as RLlib gives it to connectors and pre-learners: by the module's name, and as a spec."""
+"""The policy's network in the forms that RLlib's connectors and pre-learners expect: by module id, and as a spec."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hindcast.names import DEFAULT_MODULE_ID
 
 
 class MultiRLModule(Mapping[str, RLModule]):
-    """`{"default_policy": module}`; what it has not itself, the module is asked for.
+    """A mapping `{"default_policy": module}` that delegates other attributes to the module.
 
     Args:
         module: on the CPU, in evaluation mode.
@@ -24,7 +24,7 @@ class MultiRLModule(Mapping[str, RLModule]):
 
     def __getitem__(self, module_id: str) -> RLModule:
         if module_id != DEFAULT_MODULE_ID:
-            raise KeyError(f"{module_id!r}: there is one module, {DEFAULT_MODULE_ID!r}")
+            raise KeyError(f"{module_id!r}: the only module is {DEFAULT_MODULE_ID!r}")
         return self._module
 
     def __iter__(self) -> Iterator[str]:
@@ -34,20 +34,21 @@ class MultiRLModule(Mapping[str, RLModule]):
         return 1
 
     def __getattr__(self, name: str) -> Any:
+        # copy and pickle look up dunder names and `_module` before `__init__` ran: delegating would recurse.
         if name.startswith("__") or name == "_module":
             raise AttributeError(name)
         return getattr(self._module, name)
 
     def foreach_module(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
-        """What `func(module_id, module)` returns, in a list."""
+        """Return `[func(module_id, module)]`."""
         return [func(DEFAULT_MODULE_ID, self._module, **kwargs)]
 
 
 class ModuleSpec:
-    """What a module is built from, as far as a pre-learner asks: `build()`, the spaces, and itself by the module's id.
+    """The part of RLlib's module spec that pre-learners use: `build()`, the spaces, and the spec by module id.
 
     Args:
-        module: what is built: each time a copy of it.
+        module: `build()` returns a copy of it.
     """
 
     def __init__(self, module: RLModule) -> None:
@@ -59,18 +60,18 @@ class ModuleSpec:
 
     @property
     def rl_module_specs(self) -> dict[str, ModuleSpec]:
-        """By the module's id."""
+        """The spec, by the module's id."""
         return {DEFAULT_MODULE_ID: self}
 
     def __getitem__(self, module_id: str) -> ModuleSpec:
         return self.rl_module_specs[module_id]
 
     def build(self) -> MultiRLModule:
-        """A separate copy, with the weights that the run began with."""
+        """Return a copy of the module, with the weights that the run began with."""
         return MultiRLModule(frozen_copy(self._module))
 
 
 def frozen_copy(module: RLModule) -> RLModule:
-    """A copy on the CPU, in evaluation mode, that takes no gradients."""
-    twin = copy.deepcopy(module).cpu().eval()
-    return twin.requires_grad_(False)
+    """Return a copy on the CPU, in evaluation mode, without gradients."""
+    module_copy = copy.deepcopy(module).cpu().eval()
+    return module_copy.requires_grad_(False)

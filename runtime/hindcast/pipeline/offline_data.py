@@ -1,4 +1,4 @@
-"""`OfflineData`: from datasets and a resource's `pipeline` section to batches."""
+"""`OfflineData` makes batches from datasets and a resource's `pipeline` section."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from hindcast.pipeline.training_config import TrainingConfig
 from hindcast.pipeline.window import Batch, Recipe
 from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 
-_LIVE_ITERATION: Final = 1000
-_LOGGED: Final = "learner_connector"
-_UNCALLED: Final = {
-    "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) says who reads",
-    "default_iter_batches_kwargs": "pipeline.prefetchBatches (iter_batches_kwargs in Python) says how far ahead",
+_UPDATES_PER_LIVE_ITERATION: Final = 1000
+_CONNECTOR_METRICS: Final = "learner_connector"
+_UNSUPPORTED_OVERRIDES: Final = {
+    "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) says who reads the data",
+    "default_iter_batches_kwargs": "pipeline.prefetchBatches (iter_batches_kwargs in Python) limits reading ahead",
 }
-"""RLlib's methods of `OfflineData` that are not supported, and what to do instead of overriding them."""
+"""RLlib's methods of `OfflineData` that are never called -> what to do instead of overriding them."""
 
 
 class Source(NamedTuple):
     """A dataset to train on.
 
     Attributes:
-        name: where the user has the data, for messages.
-        weight: share of batches relative to other sources' weights.
+        name: the user's location of the data, for messages.
+        weight: fraction of batches, relative to other sources' weights.
     """
 
     name: str
@@ -63,41 +63,41 @@ class Source(NamedTuple):
 
 
 def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
-    """`OfflineData`, or the user's subclass that `spec.pipeline.offlineData` names.
+    """Return `OfflineData`, or the user's subclass that `spec.pipeline.offlineData` names.
 
     Raises:
-        SpecError: there is no such class, it is not a subclass, or it overrides a method that is never called.
+        SpecError: the class does not exist, is not a subclass, or it overrides a method that is never called.
         UserCodeError: importing it raised.
     """
     if pipeline.offline_data is None:
         return OfflineData
-    found = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
-    refuse_unused_overrides(found, OfflineData, _UNCALLED)
+    cls = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
+    refuse_unused_overrides(cls, OfflineData, _UNSUPPORTED_OVERRIDES)
     if not has_own_reader(pipeline):
-        return found
-    if found.sample is not OfflineData.sample:
+        return cls
+    if cls.sample is not OfflineData.sample:
         raise SpecError(
-            f"{found.__name__} takes a config and overrides sample: what it reads becomes episodes once, before "
-            "training; put sample into the pre-learner's __call__(batch), or leave __init__(config) out."
+            f"{cls.__name__} takes a config and overrides sample, but its data become episodes once, before "
+            "training. Move sample into the pre-learner's __call__(batch), or remove __init__(config)."
         )
     return OfflineData
 
 
 def has_own_reader(pipeline: PipelineSpec) -> bool:
-    """Whether the user's subclass is in RLlib's form: its `__init__(config)` says what is read, as `data`.
+    """Return True if the user's subclass is in RLlib's form: its `__init__(config)` sets `data`.
 
     Raises:
-        SpecError: as of `offline_data_class`.
+        SpecError: see `offline_data_class`.
         UserCodeError: importing it raised.
     """
     if pipeline.offline_data is None:
         return False
-    found = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
-    return "config" in inspect.signature(found).parameters and found.__init__ is not OfflineData.__init__
+    cls = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
+    return "config" in inspect.signature(cls).parameters and cls.__init__ is not OfflineData.__init__
 
 
 class OfflineData(Feed):
-    """Datasets as endless batches; a `Feed`.
+    """A `Feed` of batches from the datasets of a training.
 
     To customise the whole pipeline, subclass it and name the class in `spec.pipeline.offlineData`: override
     `__init__` (what is read) or `sample` (how a batch is made). In RLlib's form `__init__(config)` gets a
@@ -105,31 +105,31 @@ class OfflineData(Feed):
     training.
 
     Args:
-        sources: recorded data to train on; several are mixed by weight. None if there are `live` ones alone.
-        needs: what the algorithm needs of a batch.
-        pipeline: the resource's section; the defaults if None.
-        batch_size: items (timesteps or sequences) in a batch of all learners together, at least one for each.
-        seed: the run's.
-        device: the learner's.
-        preprocessing: what stands between environment and module, applied to observations.
-        observation_space: the environment's; the first dataset's own if None.
-        action_space: the environment's; the first dataset's own if None.
+        sources: recorded data to train on, mixed by weight; empty if there are only `live_sources`.
+        needs: the algorithm's needs.
+        pipeline: the resource's section; its defaults if None.
+        batch_size: items (timesteps or sequences) in the batch of all learners together, at least one per learner.
+        seed: the run's seed.
+        device: the learner's device.
+        preprocessing: the steps between environment and module, applied to observations.
+        observation_space: the environment's; the first dataset's if None.
+        action_space: the environment's; the first dataset's if None.
         executor: where units are read; in this process if None.
-        connectors: ready connectors, run after those of `pipeline`.
-        share: the part of each batch that is this learner's.
-        live: what the policy plays during training, mixed with `sources` by weight.
+        connectors: connector objects, which run after those of `pipeline`.
+        shard: this learner's shard of each batch.
+        live_sources: episodes that the policy plays during training, mixed with `sources` by weight.
         module: the policy's network, for connectors in RLlib's form: they get a copy.
 
     Attributes:
         batch_size: see above.
-        counters: nothing is counted that `state` does not hold.
+        counters: empty; `state` contains all counts.
         epoch_size: items of all sources together.
         epoch_timesteps: timesteps of all sources together.
-        targets: how windows get theirs; to be set before the first batch when `needs.targets`.
+        targets: computes the targets of windows; set it before the first batch if `needs.targets`.
 
     Raises:
-        SpecError: a connector or class that does not exist, a residency that is not possible.
-        DataError: the data lack a column, or do not fit the spaces.
+        SpecError: a connector or class does not exist, or the residency is not possible.
+        DataError: the data lack a column, or do not match the spaces.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class OfflineData(Feed):
         spaces = (observation_space, action_space)
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
-        given = ConnectorContext(*spaces, module, next_obs=Columns.NEXT_OBS in needs.columns)
-        called_before = has_rllib_call(prelearner_class(pipeline))  # which runs them
-        steps = make_connectors(() if called_before else pipeline.connectors, connectors, given)
+        context = ConnectorContext(*spaces, module, next_obs=Columns.NEXT_OBS in needs.columns)
+        has_own_connectors = has_rllib_call(prelearner_class(pipeline))  # its `__call__` runs the connectors
+        steps = make_connectors(() if has_own_connectors else pipeline.connectors, connectors, context)
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
@@ -185,38 +185,43 @@ class OfflineData(Feed):
         )
         self.live_sources = live_sources
         self._live_feeds: list[LiveFeed] = []
-        self._refuse_with_live()
-        self._weights = [source.weight for source in sources] + [each.weight for each in live_sources]
-        self._tried: set[int] = set()
-        self._waited = 0.0
+        self._check_live_sources()
+        self._weights = [source.weight for source in sources] + [
+            live_source.weight for live_source in live_sources
+        ]
+        self._checked_connectors: set[int] = set()
+        self._wait_seconds = 0.0
         self._sources: list[SourceFeed] = []
-        left = self._budget
+        # Sources get the budget in their order: the first ones are resident, the rest is streamed.
+        remaining_budget = self._budget
         for number, source in enumerate(sources):
-            self._sources.append(SourceFeed(source.name, source.dataset, self._settings, left, number))
-            left -= self._sources[-1].resident_bytes
+            self._sources.append(
+                SourceFeed(source.name, source.dataset, self._settings, remaining_budget, number)
+            )
+            remaining_budget -= self._sources[-1].resident_bytes
         self.epoch_size = sum(source.order.epoch_size for source in self._sources)
         self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
 
     @classmethod
     def read_rows(cls, training: Mapping[str, Any]) -> Any:
-        """What a subclass in RLlib's form reads."""
-        made: Any = cls
-        return made(TrainingConfig(training)).data
+        """Return the `data` of a subclass in RLlib's form."""
+        constructor: Any = cls
+        return constructor(TrainingConfig(training)).data
 
     @property
     def updates_per_iteration(self) -> int:
-        """Batches of a training iteration: `datasetNumItersPerLearner`, or one pass, rounded up; 1,000 without data."""
-        given = self._settings.pipeline.dataset_num_iters_per_learner
-        return given or math.ceil(self.epoch_size / self.batch_size) or _LIVE_ITERATION
+        """Updates of an iteration: `datasetNumItersPerLearner`, else one pass, rounded up; 1,000 without data."""
+        num_iters = self._settings.pipeline.dataset_num_iters_per_learner
+        return num_iters or math.ceil(self.epoch_size / self.batch_size) or _UPDATES_PER_LIVE_ITERATION
 
     @property
     def timesteps_per_batch(self) -> int:
-        """What a batch counts for: of sequences with their burn-in and padding."""
+        """Number of timesteps that a batch counts for, with the burn-in and padding of sequences."""
         return self.batch_size * self._settings.needs.timesteps_per_item
 
     @property
     def batch_bytes(self) -> int:
-        """About how many bytes of recorded data are in a batch, if all of it is recorded; 0 without any."""
+        """Approximate bytes of a batch if all of it is recorded data; 0 without recorded data."""
         nbytes = sum(source.nbytes for source in self._sources)
         return nbytes * self.timesteps_per_batch // max(1, self.epoch_timesteps)
 
@@ -225,32 +230,41 @@ class OfflineData(Feed):
         return self._feed.cursor
 
     def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
-        """Begin or resume an iteration after so many updates; how many batches are left of it."""
-        self._waited = self._feed.metrics()["data_wait_seconds"]
-        done = updates % self.updates_per_iteration
-        if not done:
+        """Begin or resume an iteration after `updates` updates; return how many of its updates remain."""
+        self._wait_seconds = self._feed.metrics()["data_wait_seconds"]
+        num_done = updates % self.updates_per_iteration
+        if not num_done:
             for feed in self._live_feeds:
                 feed.reset_returns()
-        return self.updates_per_iteration - done
+        return self.updates_per_iteration - num_done
 
     def iterations(self, iteration: int, updates: int) -> int:
-        """Iterations finished; one that an earlier, lower stop cut short is resumed."""
+        """Return the finished iterations; one that an earlier, lower `stop` cut short is resumed."""
         return min(iteration, updates // self.updates_per_iteration)
 
     def end(self, metrics: dict[str, float]) -> dict[str, Any]:  # noqa: ARG002
-        """What the iteration's result says of the data."""
+        """Return the data's metrics for the iteration's result."""
         feed = self._feed.metrics()
-        timers = {"data_wait_s": feed["data_wait_seconds"] - self._waited}
-        known = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
-        names = [name for name in known if name in feed]
-        logged = {_LOGGED: found} if (found := self._settings.metrics.reduce()) else {}
-        return {"timers": timers} | {name: feed[name] for name in names} | self._sampled() | logged
+        timers = {"data_wait_s": feed["data_wait_seconds"] - self._wait_seconds}
+        candidates = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
+        names = [name for name in candidates if name in feed]
+        connector_metrics = (
+            {_CONNECTOR_METRICS: logged_metrics}
+            if (logged_metrics := self._settings.metrics.reduce())
+            else {}
+        )
+        return (
+            {"timers": timers}
+            | {name: feed[name] for name in names}
+            | self._sampling_metrics()
+            | connector_metrics
+        )
 
-    def _sampled(self) -> dict[str, Any]:
-        """What was played, under RLlib's names."""
+    def _sampling_metrics(self) -> dict[str, Any]:
+        """Return metrics of the episodes played, under RLlib's names."""
         if not self._live_feeds:
             return {}
-        returns = [each for feed in self._live_feeds for each in feed.returns()]
+        returns = [episode_return for feed in self._live_feeds for episode_return in feed.returns()]
         return {
             "num_env_steps_sampled_lifetime": sum(feed.timesteps_played for feed in self._live_feeds),
             "env_runners": {
@@ -263,7 +277,7 @@ class OfflineData(Feed):
         }
 
     def next(self) -> Batch:
-        """See `Feed`; of several learners the one's own part."""
+        """See `Feed`; returns this learner's shard."""
         return self.take(self.batch_size, self._share)
 
     def prioritise(self, priorities: Tensor) -> None:
@@ -272,8 +286,8 @@ class OfflineData(Feed):
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
         """See `Feed`.
 
-        If batches are changed, by connectors of scope `batch` or a custom `sample`, each
-        learner makes the whole batch and keeps its part: the result does not depend on the number of learners.
+        If connectors of scope `batch` or a custom `sample` change batches, each learner makes the whole batch and keeps
+        its shard, so that the result does not depend on the number of learners.
         """
         if type(self).sample is not OfflineData.sample:
             with calling(f"{type(self).__name__}.sample", self.sample):
@@ -290,33 +304,33 @@ class OfflineData(Feed):
         )
 
     def sample(self, num_samples: int) -> Batch:
-        """The next `num_samples` items as a batch, leaf -> `[num_samples, ...]` on the learner's device."""
-        place = self._feed.cursor
+        """Return the next `num_samples` items, leaf -> `[num_samples, ...]` on the learner's device."""
+        cursor = self._feed.cursor
         batch = self._feed.take(num_samples)
-        for position, connector in enumerate(self._batch_connectors):
+        for index, connector in enumerate(self._batch_connectors):
             context = Context(
-                self._settings.seed, position, 0, place, connector.stochastic, self._settings.metrics
+                self._settings.seed, index, 0, cursor, connector.stochastic, self._settings.metrics
             )
             with calling(f"connector {connector.name}", connector.function):
-                batch = self._connected(batch, num_samples, connector, context)
+                batch = self._run_connector(batch, num_samples, connector, context)
         return batch
 
     def state(self) -> State:
-        """See `Feed`; with what fixes the batches, and what batch connectors remember."""
+        """See `Feed`; includes the settings of batches and the state of batch connectors."""
         connectors = [connector.state() for connector in self._batch_connectors]
-        return {**self._course(), "feed": self._feed.state(), "connectors": connectors}
+        return {**self._batch_settings(), "feed": self._feed.state(), "connectors": connectors}
 
     def tensors(self) -> Batch:
         return self._feed.tensors()
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        self._refuse_other_batches(state)
+        self._check_same_batches(state)
         self._feed.seek(state["feed"], tensors)
-        for connector, remembered in zip(self._batch_connectors, state["connectors"], strict=True):
-            connector.load(remembered)
+        for connector, connector_state in zip(self._batch_connectors, state["connectors"], strict=True):
+            connector.load(connector_state)
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed`; and `read_seconds` and `prelearn_seconds`, spent in this process."""
+        """See `Feed`; adds `read_seconds` and `prelearn_seconds` of this process."""
         return self._feed.metrics() | {
             "read_seconds": sum(source.prelearner.read_seconds for source in self._sources),
             "prelearn_seconds": sum(source.prelearner.prelearn_seconds for source in self._sources),
@@ -329,22 +343,22 @@ class OfflineData(Feed):
     def fit_preprocessing(self) -> None:
         """Add the first window of each recorded source to the observation filter's statistics.
 
-        To be called once, before a training that does not resume.
+        Call it once, before a training that does not resume.
 
         Raises:
-            SpecError: there is a filter, and nothing recorded.
+            SpecError: there is a filter but no recorded data.
         """
         preprocessing = self._settings.preprocessing
         if not self._sources and preprocessing is not None and preprocessing.filters:
             raise SpecError(
-                "model.observationFilter is MeanStd, whose statistics come from recorded data, and there are none: "
-                "leave it out, and scale observations in a wrapper of the environment."
+                "model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are "
+                "no recorded data: leave it out, and scale observations in a wrapper of the environment."
             )
         for source in self._sources:
             source.fit_preprocessing()
 
     def plan(self) -> dict[str, Any]:
-        """What will be done and why, as JSON; reads nothing."""
+        """Return what a training will do with the data and why, as JSON; reads no data."""
         return {
             "batchSize": self.batch_size,
             "epochSize": self.epoch_size,
@@ -359,49 +373,53 @@ class OfflineData(Feed):
             **({"samplerShare": self._weights[-1] / sum(self._weights)} if self.live_sources else {}),
         }
 
-    def _connected(self, batch: Batch, items: int, connector: BatchConnector, context: Context) -> Batch:
-        """The first batch is connected twice, with what the connector remembers given back to it in between."""
-        once = None
-        if context.connector_index not in self._tried:
-            self._tried.add(context.connector_index)
-            remembered = copy.deepcopy(connector.state())
-            once = connector(
+    def _run_connector(
+        self, batch: Batch, num_items: int, connector: BatchConnector, context: Context
+    ) -> Batch:
+        """Run a connector; on the first batch run it twice from the same state and compare the results."""
+        first_result = None
+        if context.connector_index not in self._checked_connectors:
+            self._checked_connectors.add(context.connector_index)
+            connector_state = copy.deepcopy(connector.state())
+            first_result = connector(
                 {leaf: tensor.clone() for leaf, tensor in batch.items()},
                 replace(context, metrics=MetricsLogger()),
             )
-            check_batch(once, items)
-            connector.load(remembered)
-        connected = connector(batch, context)
-        check_batch(connected, items)
-        if once is not None:
-            check_repeatable(once, connected, exemption=" but what state() returns and load() takes")
-        return connected
+            check_batch(first_result, num_items)
+            connector.load(connector_state)
+        result = connector(batch, context)
+        check_batch(result, num_items)
+        if first_result is not None:
+            check_repeatable(
+                first_result, result, exemption=" except what state() returns and load() restores"
+            )
+        return result
 
-    def _refuse_with_live(self) -> None:
+    def _check_live_sources(self) -> None:
         if not self.live_sources:
             return
         if self._settings.needs.targets:
             raise SpecError(
-                "The algorithm's targets are computed over windows of recorded data, which live samples do not have."
+                "The algorithm's targets require windows of recorded data, which live samples do not have."
             )
         if self._settings.connectors:
             names = ", ".join(connector.name for connector in self._settings.connectors)
             raise SpecError(
-                f"spec.pipeline.connectors: {names} would change recorded data only, not live samples."
+                f"spec.pipeline.connectors: {names} would only change recorded data, not live samples."
             )
 
-    def _course(self) -> State:
-        """What fixes the batches in addition to the order of the data."""
+    def _batch_settings(self) -> State:
+        """Return the settings that determine the batches in addition to the order of the data."""
         return {"batchSize": self.batch_size, "weights": self._weights}
 
-    def _refuse_other_batches(self, state: State) -> None:
-        names = {"batchSize": "timesteps of a batch", "weights": "weights of the inputs"}
-        for key, here in self._course().items():
-            saved = state.get(key, here)  # earlier checkpoints lack both
-            if saved != here:
+    def _check_same_batches(self, state: State) -> None:
+        names = {"batchSize": "timesteps per batch", "weights": "weights of the inputs"}
+        for key, current in self._batch_settings().items():
+            expected = state.get(key, current)  # checkpoints of earlier versions lack both
+            if expected != current:
                 raise DataError(
-                    f"The position in the data cannot be resumed: the {names[key]} were {saved} when the "
-                    f"checkpoint was written and are {here} now; restore that, or start a new run with a higher "
+                    f"The position in the data cannot be resumed: the {names[key]} were {expected} when the "
+                    f"checkpoint was written and are {current} now. Undo the change, or start a new run with a higher "
                     "spec.revision."
                 )
 

@@ -1,4 +1,4 @@
-"""`Filler`: loads the next window in a thread while the current one is in use."""
+"""`Prefetcher` loads the next window in a thread while the current one is in use."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from hindcast.pipeline.loader import LoadedWindow
 
 
 class Prefetcher:
-    """Loads windows ahead, one at a time: at most one is waiting or being loaded in addition to the one in use.
+    """Loads one window ahead of the one in use.
 
     Args:
-        windows: each is loaded in a thread of its own; they do not keep a process from ending.
+        windows: yields the windows; each is loaded in a daemon thread, which does not keep the process alive.
     """
 
     def __init__(self, windows: Generator[LoadedWindow, None, None]) -> None:
         self._windows = windows
-        self._begin()
+        self._start_thread()
 
     def take(self) -> LoadedWindow:
-        """Wait for the next window; the one taken before must not be in use any more.
+        """Return the next window; the previous one must not be in use any more.
 
         Raises:
-            Exception: whatever loading it raised; there is none after it.
+            Exception: any error of loading it; no window follows it.
         """
         self._thread.join()
-        loaded = self._loaded
-        if isinstance(loaded, BaseException):
-            raise loaded
-        del self._loaded  # so that it is freed as soon as it is not in use any more
-        self._begin()
-        return loaded
+        window = self._next_window
+        if isinstance(window, BaseException):
+            raise window
+        del self._next_window  # so that the window is freed as soon as the caller drops it
+        self._start_thread()
+        return window
 
     def close(self) -> None:
-        """Stop, and wait until the window that is being loaded is there."""
+        """Stop, after waiting for the window that is being loaded."""
         self._thread.join()
         self._windows.close()
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._load, name="hindcast-window-filler", daemon=True)
         self._thread.start()
 
     def _load(self) -> None:
-        self._loaded: LoadedWindow | BaseException
+        self._next_window: LoadedWindow | BaseException
         try:
-            self._loaded = next(self._windows)
-        except BaseException as error:  # handed to the consumer, who raises it
-            self._loaded = error
+            self._next_window = next(self._windows)
+        except BaseException as error:  # `take` raises it in the consumer's thread
+            self._next_window = error

@@ -1,4 +1,4 @@
-"""`OfflinePreLearner`: a unit of a dataset to the block from which batches are cut. Runs on data workers."""
+"""`OfflinePreLearner` turns a unit of a dataset into the block that batches are cut from. It runs on data workers."""
 
 from __future__ import annotations
 
@@ -51,49 +51,48 @@ from hindcast.pipeline.turn_lock import release_turn
 from hindcast.user_code import Misuse, calling, import_subclass, is_user_code, refuse_unused_overrides
 
 _NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
-_UNCALLED: Final = {
+_UNSUPPORTED_OVERRIDES: Final = {
     "_validate_episodes": "override _map_to_episodes(self, block), and raise there",
     "_postprocess_and_sample": "override _map_to_episodes(self, block), or sample in a subclass of OfflineData",
-    "_should_module_be_updated": "there is one module, and it is trained",
-    "build_learner_connector": "it is a config's: AlgorithmConfig.build_learner_connector",
+    "_should_module_be_updated": "the only module is always trained",
+    "build_learner_connector": "override AlgorithmConfig.build_learner_connector instead",
     "default_prelearner_buffer_class": _NO_BUFFER,
     "default_prelearner_buffer_kwargs": _NO_BUFFER,
 }
-"""RLlib's methods of a pre-learner that have no place here, and what to do instead of overriding them."""
+"""RLlib's methods of a pre-learner that are never called -> what to do instead of overriding them."""
 
 
 class OfflinePreLearner:
-    """Read, map to episodes, validate, run the connectors.
+    """A callable that reads a unit, maps it to episodes, validates them and runs the connectors.
 
-    To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`:
-    override `_map_to_episodes`, or `__call__`, and take your own options in `__init__`, passing the others
-    on (`spec.pipeline.preLearnerKwargs`). Whatever these do, the episodes keep their number and lengths: the
-    order of batches is made from those that the dataset says. What makes episodes of files that hold no
-    timesteps (text, images, binary) is `map_rows`.
+    To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`: override
+    `_map_to_episodes` or `__call__`; `__init__` may take options (`spec.pipeline.preLearnerKwargs`) and must pass the
+    others on. The number of episodes and their lengths must stay, since they determine the order of batches. For files
+    that contain no timesteps (text, images, binary), override `map_rows`, which makes episodes of them.
 
-    In RLlib's form it works on rows of files, once, before training: `_map_to_episodes(batch, ...)`, static or not, and
-    `_map_sample_batch_to_episode(batch, ...)` make episodes of them; `__call__(batch)` makes a module's batch, each row
-    of which is learnt from by itself. `__init__` is then given `config` (a `TrainingConfig`), `spaces`, `module_spec`
-    and RLlib's other arguments, and what connectors the training has is called by `__call__` alone.
+    In RLlib's form it maps rows of files, once, before training: `_map_to_episodes(batch, ...)`, static or not, and
+    `_map_sample_batch_to_episode(batch, ...)` return episodes; `__call__(batch)` returns a module's batch, each row of
+    which is learned from separately. `__init__` then gets `config` (a `TrainingConfig`), `spaces`, `module_spec` and
+    RLlib's other arguments, and only `__call__` runs the training's connectors.
 
     Args:
-        dataset: where units are read.
-        columns: columns to read; None reads all.
-        connectors: of scope `step` or `episode`, in order.
-        seed: the run's, for the connectors' randomness.
-        validate: check shapes, bounds and for NaN, in epoch 0.
+        dataset: the dataset that units belong to.
+        columns: names of the columns to read; None reads all.
+        connectors: connectors of scope `step` or `episode`, in order.
+        seed: the run's seed, for the connectors' randomness.
+        validate: check shapes, bounds and NaN in epoch 0.
         observation_space: the environment's, for the checks.
         action_space: the environment's, for the checks.
-        normalized_actions: Box actions are recorded as a module gives them, before scaling and clipping, so
-            that the space's bounds do not hold for them.
-        config: of the training, in RLlib's form; then all before it is left out.
-        spaces: of observations and actions, in RLlib's form.
-        rllibs: other arguments in RLlib's form.
+        normalized_actions: whether Box actions are recorded as the module returns them, before scaling and clipping, so
+            that they may exceed the space's bounds.
+        config: in RLlib's form, the training's options; all arguments above are then left out.
+        spaces: in RLlib's form, the spaces of observations and actions.
+        rllib_kwargs: RLlib's other arguments.
 
     Attributes:
-        stochastic: its result differs between epochs; a subclass that draws random numbers sets it.
+        stochastic: whether the result differs between epochs; a subclass that draws random numbers sets it.
         read_seconds: time spent reading so far, in this process.
-        prelearn_seconds: time spent on all the rest.
+        prelearn_seconds: time spent on everything else.
     """
 
     stochastic: bool = False
@@ -111,17 +110,17 @@ class OfflinePreLearner:
         normalized_actions: bool = False,
         config: TrainingConfig | None = None,
         spaces: tuple[gym.Space | None, gym.Space | None] | None = None,
-        **rllibs: Any,
+        **rllib_kwargs: Any,
     ) -> None:
         if config is not None:
             self.config = config
-            given = spaces or (config.observation_space, config.action_space)
-            self.observation_space, self.action_space = given
-            self._learner_connector = config.build_learner_connector(*given)
+            space_pair = spaces or (config.observation_space, config.action_space)
+            self.observation_space, self.action_space = space_pair
+            self._learner_connector = config.build_learner_connector(*space_pair)
             return
-        if rllibs or dataset is None:
+        if rllib_kwargs or dataset is None:
             raise TypeError(
-                f"unexpected arguments {', '.join(map(repr, rllibs))}" if rllibs else "no dataset"
+                f"unexpected arguments {', '.join(map(repr, rllib_kwargs))}" if rllib_kwargs else "no dataset"
             )
         self.dataset = dataset
         self.observation_space = observation_space
@@ -133,15 +132,15 @@ class OfflinePreLearner:
         self._seed = seed
         self._validate = validate
         self._normalized_actions = normalized_actions
-        self._tried: set[Hashable] = set()
+        self._checked_steps: set[Hashable] = set()
 
     @cached_property
     def _module(self) -> MultiRLModule:
-        """In RLlib's form: the policy's network."""
+        """The policy's network, in RLlib's form."""
         return self.config.rl_module_spec.build()
 
     def _batch_of(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """In RLlib's form: rows through episodes and connectors as a module's batch, `default_policy/obs` and so on."""
+        """Convert rows to a module's batch (`default_policy/obs` …) by episodes and connectors, in RLlib's form."""
         if self.config.input_read_episodes:
             episodes = items_to_episodes(rows)
         elif self.config.input_read_sample_batches:
@@ -150,51 +149,53 @@ class OfflinePreLearner:
             episodes = call_mapper(self._map_to_episodes, rows, self.config)["episodes"]
         for episode in episodes:
             episode.to_numpy()
-        made = self._learner_connector(rl_module=self._module, batch={}, episodes=episodes, shared_data={})
-        return {f"{DEFAULT_MODULE_ID}/{name}": value for name, value in made[DEFAULT_MODULE_ID].items()}
+        batch = self._learner_connector(rl_module=self._module, batch={}, episodes=episodes, shared_data={})
+        return {f"{DEFAULT_MODULE_ID}/{name}": value for name, value in batch[DEFAULT_MODULE_ID].items()}
 
     def __call__(self, unit: Any, epoch: int = 0) -> Any:
-        """The unit as batches shall see it in that epoch; in RLlib's form, a module's batch of rows.
+        """Return the block of a unit in an epoch; in RLlib's form, a module's batch of rows.
 
         Raises:
-            DataError: it cannot be read, or is not valid.
-            UserCodeError: a connector raised, changed the episodes' number or lengths, or made of the first unit
-                something else when it was called again.
+            DataError: the unit cannot be read, or is not valid.
+            UserCodeError: a connector raised, changed the number of episodes or their lengths, or returned two
+                different results for the first unit.
         """
         if isinstance(unit, Mapping):
             return self._batch_of(unit)
-        started = time.perf_counter()
-        read = self._read_unit(unit)
-        read_at = time.perf_counter()
-        block = self._mapped(read)
+        start_time = time.perf_counter()
+        stored_block = self._read_unit(unit)
+        read_time = time.perf_counter()
+        block = self._map(stored_block)
         if self._validate and epoch == 0:
             self._check(block, unit)
         metrics = MetricsLogger()
         for position, connector in enumerate(self._connectors):
             context = Context(self._seed, position, epoch, unit.id, connector.stochastic, metrics)
-            block = self._connected(block, connector, context)
+            block = self._run_connector(block, connector, context)
         if self._validate and epoch == 0:
             self._check_learnable(block, unit)
-        if logged := metrics.drain():
-            block = replace(block, logged_metrics=logged)
-        self.read_seconds += read_at - started
-        self.prelearn_seconds += time.perf_counter() - read_at
+        if logged_metrics := metrics.drain():
+            # Metrics travel with the block, since this may run on a data worker.
+            block = replace(block, logged_metrics=logged_metrics)
+        self.read_seconds += read_time - start_time
+        self.prelearn_seconds += time.perf_counter() - read_time
         return block
 
     def _read_unit(self, unit: Unit) -> Block:
-        """The unit as stored; others are pre-learned meanwhile, unless it is read in the middle of a user's call."""
+        """Read the unit as stored."""
         is_own = type(self).__call__ is OfflinePreLearner.__call__
+        # Other threads of the data worker may pre-learn while this one reads, but not in the middle of user code.
         with release_turn() if is_own else nullcontext():
             return self.dataset.read(unit, self._columns)
 
     @classmethod
     def map_rows(cls, rows: dict[str, NDArray], **kwargs: Any) -> Any:  # noqa: ARG003
-        """Hook: the rows of text, images or binary files as complete episodes, once, before training.
+        """Hook: map the rows of text, image or binary files to complete episodes, once, before training.
 
         Args:
-            rows: one array for each column, `[R, …]`, R rows. Always `path`, the file, as `str`. With the format
-                "Text" the lines of one file, `text`; "Images" those of one folder, `image`, `[R, height, width, …]`
-                uint8 (an object array where they differ in shape); "Binary" those of one folder, `bytes`.
+            rows: one array per column, `[R, …]`. `path` is the file of each row, as `str`. The format "Text" has the
+                lines of one file as `text`; "Images" the images of one folder as `image`, `[R, height, width, …]` uint8
+                (an object array if they differ in shape); "Binary" the files of one folder as `bytes`.
             **kwargs: `spec.pipeline.preLearnerKwargs`.
 
         Returns:
@@ -204,57 +205,59 @@ class OfflinePreLearner:
         Raises:
             SpecError: a subclass neither overrides this nor is in RLlib's form.
         """
-        raise SpecError(f"override map_rows in {cls.__name__}: it says what episodes files hold")
+        raise SpecError(
+            f"{cls.__name__} does not override map_rows, which makes episodes of the rows of files"
+        )
 
     @classmethod
     def make_episodes(
         cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
     ) -> Block | None:
-        """The episodes that the class makes of rows, in RLlib's form or by `map_rows`; None if it makes none.
+        """Return the episodes that the class makes of rows, in RLlib's form or by `map_rows`; None if there are none.
 
-        Arguments as of `made_of`.
+        See `prelearn_rows` for the arguments.
 
         Raises:
-            UserCodeError: it raised; it returned something else than episodes that fit the spaces; or it made of the
-                first rows something else when it was called again.
+            UserCodeError: it raised, did not return episodes that fit the spaces, or returned two different results
+                for the first rows.
         """
-        config, in_their_form = TrainingConfig(training), is_in_rllib_form(cls)
-        name = mapper_name(cls, config) if in_their_form else "map_rows"
+        config, is_rllib_form = TrainingConfig(training), is_in_rllib_form(cls)
+        name = mapper_name(cls, config) if is_rllib_form else "map_rows"
 
-        def made() -> Block | None:
-            given = as_read_only(rows)
-            if in_their_form:
-                return _found(prelearn_rows(cls, given, kwargs, training, where))
-            return _found(cls.map_rows(given, **kwargs))
+        def make() -> Block | None:
+            read_only_rows = as_read_only(rows)
+            if is_rllib_form:
+                return _to_block_or_none(prelearn_rows(cls, read_only_rows, kwargs, training, where))
+            return _to_block_or_none(cls.map_rows(read_only_rows, **kwargs))
 
         with calling(f"{cls.__name__}.{name}, given {where},", getattr(cls, name)):
-            return _made_again(cls, made, config)
+            return _check_made_twice(cls, make, config)
 
-    def _map_to_episodes(self, *given: Any, **named: Any) -> Any:
-        """Hook: what storage holds as episodes.
+    def _map_to_episodes(self, *args: Any, **kwargs: Any) -> Any:
+        """Hook: map stored data to episodes.
 
         Args:
-            given: a block as read; or, in RLlib's form, rows of timesteps.
-            named: in RLlib's form `batch` and others.
+            args: a block as read; or, in RLlib's form, rows of timesteps.
+            kwargs: in RLlib's form `batch` and others.
 
         Returns:
             A `Block`, a list of `SingleAgentEpisode`, or RLlib's `{"episodes": [...]}`.
         """
-        if given and isinstance(given[0], Block):
-            return given[0]
-        schema = named.get("schema") or getattr(getattr(self, "config", None), "input_read_schema", None)
-        return {"episodes": rows_to_episodes(_rows_in(given, named), schema)}
+        if args and isinstance(args[0], Block):
+            return args[0]
+        schema = kwargs.get("schema") or getattr(getattr(self, "config", None), "input_read_schema", None)
+        return {"episodes": rows_to_episodes(_rows_argument(args, kwargs), schema)}
 
-    def _map_sample_batch_to_episode(self, *given: Any, **named: Any) -> Any:
-        """Hook, in RLlib's form: rows of SampleBatch data, a fragment of an episode each, as `{"episodes": [...]}`."""
-        return {"episodes": sample_batches_to_episodes(_rows_in(given, named))}
+    def _map_sample_batch_to_episode(self, *args: Any, **kwargs: Any) -> Any:
+        """Hook, in RLlib's form: map SampleBatch rows, a fragment of an episode each, to `{"episodes": [...]}`."""
+        return {"episodes": sample_batches_to_episodes(_rows_argument(args, kwargs))}
 
-    def _mapped(self, block: Block) -> Block:
+    def _map(self, block: Block) -> Block:
         is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
-        if is_own or has_rllib_mapper(type(self)):  # rows of files were mapped when the data were prepared
+        if is_own or has_rllib_mapper(type(self)):  # a mapper of rows ran when the data were prepared
             return block
         with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
-            return self._checked(lambda: _as_block(self._map_to_episodes(block)), block.length, "mapping")
+            return self._run_checked(lambda: _to_block(self._map_to_episodes(block)), block.length, "mapping")
 
     def _check(self, block: Block, unit: Unit) -> None:
         check_block(
@@ -267,43 +270,43 @@ class OfflinePreLearner:
         )
 
     def _check_learnable(self, block: Block, unit: Unit) -> None:
-        """Refuse what no algorithm can learn from; what the user's connectors made is checked as recorded data are."""
+        """Check that algorithms can learn from the columns; check those of the user's connectors like recorded data."""
         spec, where = DataSpec.from_block(block), partial(self.dataset.locate, unit)
         first = str(where(0))
-        custom = [each.name for each in self._connectors if is_user_code(each.function)]
+        custom_names = [connector.name for connector in self._connectors if is_user_code(connector.function)]
         try:
             check_numbers(spec, first)
-            if custom:
+            if custom_names:
                 check_spec(spec, None, self.action_space, first)
                 check_block(block, spec, None, self.action_space, where, normalized_actions=True)
         except DataError as error:
-            if not custom:
+            if not custom_names:
                 raise
-            raise UserCodeError(f"after the connectors {', '.join(custom)}: {error}") from error
+            raise UserCodeError(f"after the connectors {', '.join(custom_names)}: {error}") from error
 
-    def _connected(self, block: Block, connector: BlockConnector, context: Context) -> Block:
-        loggers = iter((context.metrics, MetricsLogger()))  # what is tried again is not logged again
+    def _run_connector(self, block: Block, connector: BlockConnector, context: Context) -> Block:
+        loggers = iter((context.metrics, MetricsLogger()))  # metrics of the second call are dropped
 
-        def connected() -> Block:
+        def run() -> Block:
             new = connector(block, replace(context, metrics=next(loggers)))
             check_observations(new, block)
             return new
 
         with calling(f"connector {connector.name}", connector.function):
-            return self._checked(connected, block.length, context.connector_index)
+            return self._run_checked(run, block.length, context.connector_index)
 
-    def _checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], step: Hashable) -> Block:
-        """The result of a custom step for a unit; for the first unit it is run twice and compared."""
+    def _run_checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], step: Hashable) -> Block:
+        """Run a custom step on a unit; on the first unit run it twice and compare the results."""
         new = make()
         check_episodes(new, lengths)
-        if step not in self._tried:
-            self._tried.add(step)
+        if step not in self._checked_steps:
+            self._checked_steps.add(step)
             check_repeatable(new.columns, make().columns)
         return new
 
 
 def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
-    """The pre-learner, or, where a subclass overrides `__call__`, one that makes its mistakes sentences."""
+    """Return the pre-learner, wrapped to raise readable errors if a subclass overrides `__call__`."""
     if type(prelearner).__call__ is OfflinePreLearner.__call__:
         return prelearner
     return partial(_call_guarded, prelearner)
@@ -311,86 +314,88 @@ def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
 
 def _call_guarded(prelearner: OfflinePreLearner, unit: Unit, epoch: int) -> Block:
     with calling(f"pre-learner {type(prelearner).__name__}", prelearner.__call__):
-        return prelearner._checked(lambda: prelearner(unit, epoch), unit.lengths, "call")
+        return prelearner._run_checked(lambda: prelearner(unit, epoch), unit.lengths, "call")
 
 
-_tried: set[type] = set()
-"""Pre-learners that were called twice with the same rows in this process."""
+_checked_classes: set[type] = set()
+"""Pre-learners that this process has called twice with the same rows."""
 
 
-def _made_again(
-    kind: type[OfflinePreLearner], make: Callable[[], Block | None], config: TrainingConfig
+def _check_made_twice(
+    cls: type[OfflinePreLearner], make: Callable[[], Block | None], config: TrainingConfig
 ) -> Block | None:
-    """What `make` gives: checked, and of the first rows made twice."""
-    made = make()
-    if made is None:
+    """Return the checked result of `make`; for the first rows call it twice and compare the results."""
+    first = make()
+    if first is None:
         return None
-    check_mapped_episodes(made, None if has_rllib_call(kind) else config.observation_space)
-    if kind not in _tried:
-        _tried.add(kind)
-        again = make()
-        if again is None or not np.array_equal(made.length, again.length):
+    check_mapped_episodes(first, None if has_rllib_call(cls) else config.observation_space)
+    if cls not in _checked_classes:
+        _checked_classes.add(cls)
+        second = make()
+        if second is None or not np.array_equal(first.length, second.length):
             raise Misuse(
-                f"made two different lists of episodes of the same data: {REPEATABILITY_RULES.format('')}."
+                f"returned two different lists of episodes for the same data: {REPEATABILITY_RULES.format('')}."
             )
-        check_repeatable(made.columns, again.columns)
-    return made
+        check_repeatable(first.columns, second.columns)
+    return first
 
 
-def _found(found: Any) -> Block | None:
-    """Episodes that a hook made, as a block; None if there are none."""
-    found = found["episodes"] if isinstance(found, Mapping) and "episodes" in found else found
-    if isinstance(found, Block):
-        return found if found.num_episodes else None
-    if not isinstance(found, list | tuple):
-        raise Misuse(f"returned a {type(found).__name__}; it must return a list of SingleAgentEpisode.")
-    return episodes_to_block(found) if found else None
+def _to_block_or_none(episodes: Any) -> Block | None:
+    """Convert the episodes that a hook returned to a block; return None if there are none."""
+    episodes = episodes["episodes"] if isinstance(episodes, Mapping) and "episodes" in episodes else episodes
+    if isinstance(episodes, Block):
+        return episodes if episodes.num_episodes else None
+    if not isinstance(episodes, list | tuple):
+        raise Misuse(f"returned a {type(episodes).__name__}; it must return a list of SingleAgentEpisode.")
+    return episodes_to_block(episodes) if episodes else None
 
 
-def _rows_in(given: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The rows among the arguments of a hook in RLlib's form: `batch`, else the first mapping."""
-    rows = named.get("batch", next((each for each in given if isinstance(each, Mapping)), None))
+def _rows_argument(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the rows among the arguments of a hook in RLlib's form: `batch`, else the first mapping."""
+    rows = kwargs.get("batch", next((argument for argument in args if isinstance(argument, Mapping)), None))
     return rows or {}
 
 
-def _as_block(mapped: Any) -> Block:
-    episodes = mapped["episodes"] if isinstance(mapped, dict) else mapped
+def _to_block(result: Any) -> Block:
+    episodes = result["episodes"] if isinstance(result, dict) else result
     return episodes if isinstance(episodes, Block) else episodes_to_block(episodes)
 
 
-def constructor_kwargs(kind: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `spec.pipeline.preLearnerKwargs` that are for `__init__`, and not for mapping rows alone."""
-    taken = inspect.signature(kind).parameters
-    is_own = kind.__init__ is not OfflinePreLearner.__init__
-    if is_own and any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+def constructor_kwargs(cls: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of `spec.pipeline.preLearnerKwargs` for `__init__`, without those only for mapping rows."""
+    parameters = inspect.signature(cls).parameters
+    is_own = cls.__init__ is not OfflinePreLearner.__init__
+    if is_own and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(kwargs)
-    mapping = kind._map_to_episodes if has_rllib_mapper(kind) else kind.map_rows
-    mapped = inspect.signature(mapping).parameters
-    return {name: value for name, value in kwargs.items() if name in taken or name not in mapped}
+    mapper = cls._map_to_episodes if has_rllib_mapper(cls) else cls.map_rows
+    mapper_parameters = inspect.signature(mapper).parameters
+    return {
+        name: value for name, value in kwargs.items() if name in parameters or name not in mapper_parameters
+    }
 
 
 def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
-    """`OfflinePreLearner`, or the user's subclass that `spec.pipeline.preLearner` names.
+    """Return `OfflinePreLearner`, or the user's subclass that `spec.pipeline.preLearner` names.
 
     Raises:
-        SpecError: there is no such class, it is not a subclass, or it overrides what nothing calls.
+        SpecError: the class does not exist, is not a subclass, or overrides a method that is never called.
         UserCodeError: importing it raised.
     """
     if pipeline.pre_learner is None:
         return OfflinePreLearner
-    found = import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")
-    refuse_unused_overrides(found, OfflinePreLearner, _UNCALLED)
-    return found
+    cls = import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")
+    refuse_unused_overrides(cls, OfflinePreLearner, _UNSUPPORTED_OVERRIDES)
+    return cls
 
 
 def unit_prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
-    """The pre-learner that reads prepared data: one that works on rows was there before.
+    """Return the pre-learner for units; a class that maps rows ran when the data were prepared.
 
     Raises:
-        SpecError: as of `prelearner_class`.
+        SpecError: see `prelearner_class`.
         UserCodeError: importing it raised.
     """
-    found = prelearner_class(pipeline)
-    takes_config = "config" in inspect.signature(found.__init__).parameters
-    is_own = found.__init__ is not OfflinePreLearner.__init__
-    return OfflinePreLearner if has_rllib_call(found) or (is_own and takes_config) else found
+    cls = prelearner_class(pipeline)
+    takes_config = "config" in inspect.signature(cls.__init__).parameters
+    is_own = cls.__init__ is not OfflinePreLearner.__init__
+    return OfflinePreLearner if has_rllib_call(cls) or (is_own and takes_config) else cls

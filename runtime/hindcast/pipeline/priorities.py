@@ -1,4 +1,4 @@
-"""`Priorities`: draws in proportion to priorities (Schaul et al. 2015, arXiv 1511.05952), a batch at a time."""
+"""`Priorities` draws batches in proportion to priorities (Schaul et al. 2015, arXiv 1511.05952)."""
 
 from __future__ import annotations
 
@@ -9,83 +9,84 @@ import torch
 from torch import Tensor
 
 INITIAL_PRIORITY: Final = 1.0
-"""The priority of an item that has not been learnt from."""
-_SMALLEST: Final = 1e-6
-"""Added to every priority, so that each item is drawn some time."""
+"""The priority of an item that has not been learned from."""
+_EPSILON: Final = 1e-6
+"""Added to every priority, so that each item can be drawn."""
 _FANOUT: Final = 32
 
 
 class Priorities:
-    """A priority for each of `size` places; a place without one is never drawn.
+    """Priorities of `size` slots; an empty slot is never drawn.
 
-    A sum tree with 32 children a node, one tensor a level: drawing and setting are a fixed number of operations on
-    whole batches, on the device of the tensors, without synchronising with it. Nodes are recomputed from their
-    children, so no rounding errors accumulate, and learners that set the same priorities hold the same bits.
+    They are stored as a sum tree with 32 children per node and one tensor per level. Drawing and setting take a fixed
+    number of operations on whole batches, on the tensors' device and without synchronising with it. Nodes are
+    recomputed from their children, so rounding errors do not accumulate, and learners that set the same priorities
+    have the same bits.
 
     Args:
-        size: places, at least 1.
+        size: number of slots, at least 1.
         alpha: exponent of the priorities: 0 draws uniformly, 1 in proportion.
-        device: of all tensors.
+        device: device of all tensors.
     """
 
     def __init__(self, size: int, alpha: float, device: torch.device | None = None) -> None:
         self._alpha = alpha
-        places = _padded(size)
-        self._sums = [torch.zeros(places, dtype=torch.float32, device=device)]
-        self._least: list[Tensor] = []
-        while not self._least or places > _FANOUT:
-            places = _padded(places // _FANOUT)
-            self._sums.append(torch.zeros(places, dtype=torch.float64, device=device))
-            self._least.append(torch.full((places,), torch.inf, dtype=torch.float64, device=device))
+        num_nodes = _round_up(size)
+        self._sums = [torch.zeros(num_nodes, dtype=torch.float32, device=device)]
+        self._minima: list[Tensor] = []
+        while not self._minima or num_nodes > _FANOUT:
+            num_nodes = _round_up(num_nodes // _FANOUT)
+            self._sums.append(torch.zeros(num_nodes, dtype=torch.float64, device=device))
+            self._minima.append(torch.full((num_nodes,), torch.inf, dtype=torch.float64, device=device))
 
     @property
     def powers(self) -> Tensor:
-        """Float32, at least `[size]`: the priorities to the power of alpha, 0 where there is none."""
+        """The priorities to the power of alpha, float32, at least `[size]`; 0 for empty slots."""
         return self._sums[0]
 
     def to_power(self, priority: float) -> float:
-        return float((abs(priority) + _SMALLEST) ** self._alpha)
+        return float((abs(priority) + _EPSILON) ** self._alpha)
 
     def fill(self, powers: Tensor) -> None:
-        """Give the first places these priorities, float32 `[n]` to the power of alpha already."""
+        """Set the priorities of the first `n` slots; `powers`, float32 `[n]`, are to the power of alpha already."""
         self._sums[0][: len(powers)] = powers
         self._refresh(slice(None))
 
-    def set(self, places_B: Tensor, priority_B: Tensor) -> Tensor:
-        """Give the places `[B]` int64 these priorities, whose signs do not count: errors can be given as they are.
+    def set(self, slots_B: Tensor, priority_B: Tensor) -> Tensor:
+        """Set the priorities of the slots `[B]` int64; signs are ignored, so TD errors can be passed directly.
 
-        For a place that is named twice the greater priority counts.
+        If a slot occurs twice, it gets the greater priority.
 
         Returns:
-            A bool scalar on the device: whether one was NaN or infinite, in whose place the smallest is given.
+            A bool scalar on the device: whether a priority was NaN or infinite; it is replaced by the smallest one.
         """
-        values = ((priority_B.abs() + _SMALLEST) ** self._alpha).to(torch.float32)
-        finite = torch.isfinite(values)
-        values = torch.where(finite, values, _SMALLEST)
-        self._sums[0].index_fill_(0, places_B, 0.0).scatter_reduce_(0, places_B, values, "amax")
-        self._refresh(places_B // _FANOUT)
-        return ~finite.all()
+        values = ((priority_B.abs() + _EPSILON) ** self._alpha).to(torch.float32)
+        is_finite = torch.isfinite(values)
+        values = torch.where(is_finite, values, _EPSILON)
+        self._sums[0].index_fill_(0, slots_B, 0.0).scatter_reduce_(0, slots_B, values, "amax")
+        self._refresh(slots_B // _FANOUT)
+        return ~is_finite.all()
 
     def draw(self, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Places in proportion to their priorities to the power of alpha.
+        """Draw slots in proportion to their priorities to the power of alpha.
 
         Args:
             uniform_B: `[B]` float64, from 0 to below 1.
 
         Returns:
-            `[B]` int64 places, and `[B]` float64 how many times as likely each is as the least likely one.
+            `[B]` int64 slots, and `[B]` float64, the probability of each relative to that of the least likely slot.
         """
         mass = uniform_B * self.total
-        places = torch.zeros_like(mass, dtype=torch.int64)
+        nodes = torch.zeros_like(mass, dtype=torch.int64)
         for sums in reversed(self._sums):
-            ends = _children(sums, places).double().cumsum(1)
-            # Rounding may have put the mass at the end, after the last place that has a priority.
+            ends = _children(sums, nodes).double().cumsum(1)
+            # Rounding may have moved the mass beyond the last slot that has a priority.
             mass = torch.minimum(mass, torch.nextafter(ends[:, -1], mass.new_zeros(()))).unsqueeze(1)
             child = torch.searchsorted(ends, mass, right=True).clamp(max=_FANOUT - 1)
-            before = ends.gather(1, (child - 1).clamp(min=0)).masked_fill(child == 0, 0.0)
-            mass = (mass - before).squeeze(1)
-            places = places * _FANOUT + child.squeeze(1)
-        return places, self._sums[0].index_select(0, places).double() / self._least[-1].amin()
+            mass_before = ends.gather(1, (child - 1).clamp(min=0)).masked_fill(child == 0, 0.0)
+            mass = (mass - mass_before).squeeze(1)
+            nodes = nodes * _FANOUT + child.squeeze(1)
+        return nodes, self._sums[0].index_select(0, nodes).double() / self._minima[-1].amin()
 
     @property
     def total(self) -> Tensor:
@@ -93,39 +94,45 @@ class Priorities:
         return self._sums[-1].sum()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors themselves, for a checkpoint."""
-        levels = {"sums": self._sums, "least": self._least}
-        return {f"{kind}/{level}": each for kind, own in levels.items() for level, each in enumerate(own)}
+        """Return the tensors (not copies), for a checkpoint."""
+        levels = {"sums": self._sums, "least": self._minima}
+        return {
+            f"{kind}/{level}": tensor
+            for kind, tensors in levels.items()
+            for level, tensor in enumerate(tensors)
+        }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `tensors` gave."""
-        for name, own in self.tensors().items():
-            own.copy_(tensors[name])
+        """Restore the result of `tensors`."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(tensors[name])
 
     def _refresh(self, nodes: Tensor | slice) -> None:
-        """Recompute nodes of the level above the places, some or all, and those above them."""
+        """Recompute nodes of the level above the slots, and their ancestors."""
         sums = _children(self._sums[0], nodes).double()
-        least = sums.masked_fill(sums == 0, torch.inf)
-        for level, (above, least_above) in enumerate(zip(self._sums[1:], self._least, strict=True), 1):
-            _put(above, nodes, sums.sum(1))
-            _put(least_above, nodes, least.amin(1))
-            if level < len(self._least):
+        minima = sums.masked_fill(sums == 0, torch.inf)
+        for level, (parent_sums, parent_minima) in enumerate(
+            zip(self._sums[1:], self._minima, strict=True), 1
+        ):
+            _write_nodes(parent_sums, nodes, sums.sum(1))
+            _write_nodes(parent_minima, nodes, minima.amin(1))
+            if level < len(self._minima):
                 nodes = nodes if isinstance(nodes, slice) else nodes // _FANOUT
-                sums, least = _children(above, nodes), _children(least_above, nodes)
+                sums, minima = _children(parent_sums, nodes), _children(parent_minima, nodes)
 
 
 def _children(level: Tensor, nodes: Tensor | slice) -> Tensor:
-    """`[nodes, 32]` of the level below the nodes."""
+    """Return the children of the nodes, `[nodes, 32]`."""
     rows = level.view(-1, _FANOUT)
     return rows[nodes] if isinstance(nodes, slice) else rows.index_select(0, nodes)
 
 
-def _put(level: Tensor, nodes: Tensor | slice, values: Tensor) -> None:
+def _write_nodes(level: Tensor, nodes: Tensor | slice, values: Tensor) -> None:
     if isinstance(nodes, slice):
         level[: len(values)] = values
     else:
-        level.index_copy_(0, nodes, values)  # a node that is named twice has the same value twice
+        level.index_copy_(0, nodes, values)  # a node that occurs twice has the same value both times
 
 
-def _padded(count: int) -> int:
+def _round_up(count: int) -> int:
     return -(-count // _FANOUT) * _FANOUT

@@ -1,6 +1,7 @@
-"""One stream of blocks for all learners of a group: the first reads, the others receive the same references.
+"""A relay shares one stream of blocks with all learners of a group.
 
-The blocks stay where the data workers made them; each learner's node fetches its own copy.
+The first learner reads and posts references to the blocks; the others take them. The blocks stay where the data workers
+made them, and each learner's node fetches its own copy.
 """
 
 from __future__ import annotations
@@ -17,70 +18,76 @@ from hindcast.errors import UserError, WorkerLost, unwrap
 from hindcast.pipeline.data_workers import DataWorkers, fetch_block
 from hindcast.pipeline.executors import Executor, PreLearn, UnitInEpoch
 
-_MOST_WAITING = 1000
+_MAX_CONCURRENT_CALLS = 1000
 
 Key = tuple[int, int]
-"""A stream: number of the dataset, and which stream over it."""
+"""Identifies a stream: index of the dataset, and number of the stream over it."""
 
 
 class Relay:
-    """An actor that passes references on. It ends with the learner that made it.
+    """An actor that passes references from the first learner to the others. It ends with the learner that started it.
 
     Args:
-        followers: learners other than the first; what all of them have taken is released.
+        followers: number of the other learners; an item that all of them have taken is released.
     """
 
-    def __init__(self, followers: int) -> None:
-        self._followers = followers
-        self._news = asyncio.Condition()
-        self._posts: defaultdict[Key, dict[int, Any]] = defaultdict(dict)
-        self._taken: Counter[tuple[Key, int]] = Counter()
-        self._left: Counter[Key] = Counter()
+    def __init__(self, num_followers: int) -> None:
+        self._num_followers = num_followers
+        self._condition = asyncio.Condition()
+        self._items: defaultdict[Key, dict[int, Any]] = defaultdict(dict)
+        self._num_taken: Counter[tuple[Key, int]] = Counter()
+        self._num_left: Counter[Key] = Counter()
 
-    async def post(self, key: Key, place: int, found: list[Any] | UserError) -> None:
+    async def post(self, key: Key, position: int, item: list[Any] | UserError) -> None:
         """Publish an item of a stream: a list with one reference, or the error in its place."""
-        async with self._news:
-            if self._left[key] < self._followers:
-                self._posts[key][place] = found
-                self._news.notify_all()
+        async with self._condition:
+            if self._num_left[key] < self._num_followers:
+                self._items[key][position] = item
+                self._condition.notify_all()
 
-    async def take(self, key: Key, place: int) -> list[Any] | UserError:
+    async def take(self, key: Key, position: int) -> list[Any] | UserError:
         """Wait for an item of a stream."""
-        async with self._news:
-            await self._news.wait_for(lambda: place in self._posts[key])
-            found: list[Any] | UserError = self._posts[key][place]
-            self._taken[key, place] += 1
-            if self._taken[key, place] == self._followers:
-                del self._posts[key][place], self._taken[key, place]
-            return found
+        async with self._condition:
+            await self._condition.wait_for(lambda: position in self._items[key])
+            item: list[Any] | UserError = self._items[key][position]
+            self._num_taken[key, position] += 1
+            if self._num_taken[key, position] == self._num_followers:
+                del self._items[key][position], self._num_taken[key, position]
+            return item
 
     async def leave(self, key: Key) -> None:
-        """A follower stops reading a stream."""
-        async with self._news:
-            self._left[key] += 1
-            if self._left[key] == self._followers:
-                self._posts.pop(key, None)
+        """Note that a follower stops reading a stream."""
+        async with self._condition:
+            self._num_left[key] += 1
+            if self._num_left[key] == self._num_followers:
+                self._items.pop(key, None)
 
 
-def open_relay(followers: int) -> tuple[Any, str]:
-    """A new relay on this node, and the name by which the others find it."""
+def open_relay(num_followers: int) -> tuple[Any, str]:
+    """Start a relay on this node, and return it with its name."""
     import ray
 
     name = f"hindcast-relay-{uuid.uuid4().hex}"
-    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
-    options = {"name": name, "num_cpus": 0, "max_concurrency": _MOST_WAITING, "label_selector": here}
-    return ray.remote(Relay).options(**options).remote(followers), name
+    this_node = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    # Each waiting `take` occupies one of the actor's concurrent calls.
+    options = {
+        "name": name,
+        "num_cpus": 0,
+        "max_concurrency": _MAX_CONCURRENT_CALLS,
+        "label_selector": this_node,
+    }
+    return ray.remote(Relay).options(**options).remote(num_followers), name
 
 
 def find_relay(name: str) -> Any:
-    """The relay of that name."""
+    """Return the relay with a name."""
     import ray
 
     return ray.get_actor(name)
 
 
 class LeaderExecutor(Executor):
-    """The executor of the first learner: posts what it reads."""
+    """The executor of the first learner, which posts the blocks that it reads."""
 
     def __init__(self, executor: DataWorkers, relay: Any) -> None:
         self._executor = executor
@@ -89,19 +96,21 @@ class LeaderExecutor(Executor):
 
     def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
         key = source, next(self._streams[source])
-        posted = 0
+        num_posted = 0
         try:
             for reference in self._executor.references(work, prelearn):
-                self._relay.post.remote(key, posted, [reference])
-                posted += 1
+                self._relay.post.remote(key, num_posted, [reference])
+                num_posted += 1
                 yield fetch_block(reference)
+        # A user's error travels in the block, which every learner fetches; a lost block must be reported to followers,
+        # which would wait for it forever.
         except WorkerLost as error:
-            self._relay.post.remote(key, posted, error)
+            self._relay.post.remote(key, num_posted, error)
             raise
 
 
 class FollowerExecutor(Executor):
-    """The executor of the others: takes what the first one posts."""
+    """The executor of the other learners, which takes the blocks that the first one posts."""
 
     def __init__(self, relay: Any) -> None:
         self._relay = relay
@@ -112,8 +121,8 @@ class FollowerExecutor(Executor):
 
         key = source, next(self._streams[source])
         try:
-            for place, _ in enumerate(work):
-                found: list[Any] | UserError = ray.get(self._relay.take.remote(key, place))
-                yield fetch_block(unwrap(found)[0])
+            for position, _ in enumerate(work):
+                item: list[Any] | UserError = ray.get(self._relay.take.remote(key, position))
+                yield fetch_block(unwrap(item)[0])
         finally:
             self._relay.leave.remote(key)

@@ -25,9 +25,9 @@ from hindcast.pipeline.priorities import INITIAL_PRIORITY
 I64 = NDArray[np.int64]
 Episodes = SingleAgentEpisode | Sequence[SingleAgentEpisode] | Block
 
-_POWER: Final = "__priority__"
+_POWER_COLUMN: Final = "__priority__"
 """A column of the stored blocks: each step's priority to the power of alpha. It moves with its episode."""
-_ALWAYS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+_BASE_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
 class EpisodeReplayBuffer:
@@ -68,7 +68,7 @@ class EpisodeReplayBuffer:
         self._seed = seed
         self._needs = Needs(frozenset(), sampling="uniform")
         self._draws = Draws(self._needs, seed, 0)
-        self._added = 0
+        self._num_added = 0
         self._spaces: list[Any] = [None, None]
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class EpisodeReplayBuffer:
         block = self._block_of(episodes)
         self._store.add(block)
         self._draws.size = len(self)
-        self._added += block.num_steps
+        self._num_added += block.num_steps
 
     def sample(
         self,
@@ -129,16 +129,16 @@ class EpisodeReplayBuffer:
         Raises:
             ValueError: nothing is held, or what is asked for contradicts itself.
         """
-        count = self._count(num_items, batch_size_B)
+        count = self._num_items(num_items, batch_size_B)
         length = batch_length_T or (1 if sample_episodes else self.batch_length_T)
         if n_step is not None and not (sample_episodes and length == 1):
             raise ValueError("n_step is of episodes of one step: pass sample_episodes=True, batch_length_T=1")
         if not sample_episodes:
-            return self._rows(count, length)
+            return self._sample_rows(count, length)
         leaves = self._leaves(include_infos, include_extra_model_outputs)
         if length > 1:
-            return self._slices(count, length, lookback, min_batch_length_T, leaves)
-        return self._items(count, n_step, gamma, leaves)
+            return self._sample_fragments(count, length, lookback, min_batch_length_T, leaves)
+        return self._sample_transitions(count, n_step, gamma, leaves)
 
     def get_num_episodes(self) -> int:
         """Episodes held."""
@@ -158,7 +158,7 @@ class EpisodeReplayBuffer:
 
     def get_added_timesteps(self) -> int:
         """Timesteps added so far."""
-        return self._added
+        return self._num_added
 
     def get_state(self) -> dict[str, Any]:
         """All that the next sample depends on: arrays, lists of text, numbers. No part needs pickle."""
@@ -171,7 +171,7 @@ class EpisodeReplayBuffer:
             "num_episodes_evicted": self._store.num_evicted,
             "seed": self._seed,
             "draws": self._draws.count,
-            "added_timesteps": self._added,
+            "added_timesteps": self._num_added,
             "sampled_timesteps": self.sampled_timesteps,
         }
 
@@ -182,11 +182,11 @@ class EpisodeReplayBuffer:
             for name, values in state["episodes"].items()
         }
         self._store.load(arrays, int(state["num_episodes_evicted"]))
-        self._spaces = [None if each is None else space_from_state(each) for each in state["spaces"]]
+        self._spaces = [None if space is None else space_from_state(space) for space in state["spaces"]]
         self._seed = int(state["seed"])
         self._draws = Draws(self._needs, self._seed, len(self))
         self._draws.count = int(state["draws"])
-        self._added = int(state["added_timesteps"])
+        self._num_added = int(state["added_timesteps"])
         self.sampled_timesteps = int(state["sampled_timesteps"])
 
     def _block_of(self, episodes: Episodes) -> Block:
@@ -197,20 +197,25 @@ class EpisodeReplayBuffer:
             self._spaces = [episodes[0].observation_space, episodes[0].action_space]
         return episodes_to_block(episodes)
 
-    def _count(self, num_items: int | None, batch_size_B: int | None) -> int:
+    def _num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
         if num_items is not None and batch_size_B is not None:
             raise ValueError("num_items and batch_size_B are the same: give one of them")
         if not len(self):
             raise ValueError("the buffer is empty: add episodes before sampling")
         return num_items or batch_size_B or self.batch_size_B
 
-    def _leaves(self, infos: bool, outputs: bool) -> list[str]:
+    def _leaves(self, include_infos: bool, include_outputs: bool) -> list[str]:
         """The columns of episodes that are drawn."""
-        wanted, others = {*_ALWAYS, Columns.INFOS if infos else Columns.OBS}, (Columns.INFOS, _POWER)
+        included, excluded = (
+            {*_BASE_COLUMNS, Columns.INFOS if include_infos else Columns.OBS},
+            (Columns.INFOS, _POWER_COLUMN),
+        )
         names = self._store.blocks[0].columns
-        return [leaf for leaf in names if root(leaf) in wanted or (outputs and leaf not in others)]
+        return [
+            leaf for leaf in names if root(leaf) in included or (include_outputs and leaf not in excluded)
+        ]
 
-    def _items(
+    def _sample_transitions(
         self,
         count: int,
         n_step: int | tuple[int, int] | None,
@@ -220,57 +225,57 @@ class EpisodeReplayBuffer:
     ) -> list[SingleAgentEpisode]:
         """Transitions of n steps, as episodes of one step."""
         self.sampled_timesteps += count
-        drawn, found = self._draws.next(count, beta)
-        weights = found.get(Columns.WEIGHTS, torch.ones(count))
-        lowest, end = n_step if isinstance(n_step, tuple) else (n_step or 1, 0)
-        n = np.full(count, lowest)
-        if end:
-            n += (self._draws.uniforms(count).numpy() * (end - lowest)).astype(np.int64)
+        steps, extra_columns = self._draws.next(count, beta)
+        weights = extra_columns.get(Columns.WEIGHTS, torch.ones(count))
+        min_n, max_n = n_step if isinstance(n_step, tuple) else (n_step or 1, 0)
+        n = np.full(count, min_n)
+        if max_n:
+            n += (self._draws.uniforms(count).numpy() * (max_n - min_n)).astype(np.int64)
         index = self._store.index
-        episode = np.searchsorted(index.start + index.length, drawn.numpy(), side="right")
-        t = drawn.numpy() - index.start[episode]
-        parts = self._store.cut_fragments(episode, t, np.minimum(n, index.length[episode] - t), leaves)
-        return block_to_episodes(_transitions(parts, gamma, weights.numpy()), *self._spaces)
+        episode = np.searchsorted(index.start + index.length, steps.numpy(), side="right")
+        t = steps.numpy() - index.start[episode]
+        fragments = self._store.cut_fragments(episode, t, np.minimum(n, index.length[episode] - t), leaves)
+        return block_to_episodes(_n_step_transitions(fragments, gamma, weights.numpy()), *self._spaces)
 
-    def _slices(
-        self, count: int, length: int, lookback: int, least: int, leaves: Sequence[str]
+    def _sample_fragments(
+        self, count: int, length: int, lookback: int, min_length: int, leaves: Sequence[str]
     ) -> list[SingleAgentEpisode]:
         lengths = self._store.index.length
-        if lengths.max() < least:
+        if lengths.max() < min_length:
             raise ValueError(
-                f"min_batch_length_T is {least}, and the longest episode held has {lengths.max()} steps"
+                f"min_batch_length_T is {min_length}, and the longest episode held has {lengths.max()} steps"
             )
-        allowed = np.maximum(lengths - max(least, 1) + 1, 0)
-        ends = allowed.cumsum()
-        drawn = (self._draws.uniforms(count).numpy() * ends[-1]).astype(np.int64)
-        episode = np.searchsorted(ends, drawn, side="right")
-        t = drawn - (ends - allowed)[episode]
+        num_starts = np.maximum(lengths - max(min_length, 1) + 1, 0)
+        ends = num_starts.cumsum()
+        start_index = (self._draws.uniforms(count).numpy() * ends[-1]).astype(np.int64)
+        episode = np.searchsorted(ends, start_index, side="right")
+        t = start_index - (ends - num_starts)[episode]
         before, after = np.minimum(lookback, t), np.minimum(length, lengths[episode] - t)
         self.sampled_timesteps += int(after.sum())
-        parts = self._store.cut_fragments(episode, t - before, before + after, leaves)
-        episodes = block_to_episodes(parts, *self._spaces)
+        fragments = self._store.cut_fragments(episode, t - before, before + after, leaves)
+        episodes = block_to_episodes(fragments, *self._spaces)
         return [
-            each.slice(slice(first, None), len_lookback_buffer=first)
-            for each, first in zip(episodes, before.tolist(), strict=True)
+            episode_fragment.slice(slice(lookback_steps, None), len_lookback_buffer=lookback_steps)
+            for episode_fragment, lookback_steps in zip(episodes, before.tolist(), strict=True)
         ]
 
-    def _rows(self, count: int, length: int) -> dict[str, Any]:
+    def _sample_rows(self, count: int, length: int) -> dict[str, Any]:
         """`[count, length, ...]` adjacent observations with what came before and after them."""
         self.sampled_timesteps += count * length
         index = self._store.index
         stops = index.start + index.length
-        drawn: list[tuple[int, int, int]] = []
-        place = 0
-        while place < count * length:
+        fragments: list[tuple[int, int, int]] = []
+        position = 0
+        while position < count * length:
             step = int(self._draws.next(1)[0])
             number = int(np.searchsorted(stops, step, side="right"))
-            into = place % length
-            first = 0 if into else step - int(index.start[number])
-            drawn.append((number, first, min(int(index.length[number]) + 1 - first, length - into)))
-            place += drawn[-1][2]
-        numbers, firsts, sizes = np.array(drawn).T
+            offset = position % length
+            first = 0 if offset else step - int(index.start[number])
+            fragments.append((number, first, min(int(index.length[number]) + 1 - first, length - offset)))
+            position += fragments[-1][2]
+        numbers, firsts, sizes = np.array(fragments).T
         episode, t = np.repeat(numbers, sizes), concat_ranges(firsts, sizes)
-        is_first = np.zeros(place, dtype=np.bool_)
+        is_first = np.zeros(position, dtype=np.bool_)
         is_first[sizes.cumsum() - sizes] = True
         is_final = t == index.length[episode]
         start = index.start[episode]
@@ -285,10 +290,10 @@ class EpisodeReplayBuffer:
         columns |= {
             f"is_{name}": is_final & getattr(index, name)[episode] for name in ("terminated", "truncated")
         }
-        shaped = {name: column.reshape(count, length, *column.shape[1:]) for name, column in columns.items()}
+        batched = {name: column.reshape(count, length, *column.shape[1:]) for name, column in columns.items()}
         structs = {Columns.OBS: space_struct(self._spaces[0]), Columns.ACTIONS: space_struct(self._spaces[1])}
-        roots = dict.fromkeys(map(root, shaped))
-        return {name: unflatten(shaped, name, structs.get(name)) for name in roots}
+        roots = dict.fromkeys(map(root, batched))
+        return {name: unflatten(batched, name, structs.get(name)) for name in roots}
 
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
@@ -316,13 +321,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         capacity_bytes: int | None = None,
         seed: int = 0,
     ) -> None:
-        _refuse_sequences(batch_length_T)
+        _check_single_steps(batch_length_T)
         super().__init__(
             capacity, batch_size_B=batch_size_B, batch_length_T=1, capacity_bytes=capacity_bytes, seed=seed
         )
         self._needs = Needs(frozenset(), sampling="prioritized", alpha=alpha)
         self._draws = Draws(self._needs, seed, 0)
-        self._greatest = INITIAL_PRIORITY
+        self._max_priority = INITIAL_PRIORITY
 
     def add(self, episodes: Episodes, weight: float | None = None) -> None:
         """Take episodes in; see `EpisodeReplayBuffer.add`.
@@ -332,12 +337,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             weight: their steps' first priority; the greatest so far if None.
         """
         block = self._block_of(episodes)
-        power = self._draws.priorities.to_power(self._greatest if weight is None else weight)
-        self._keep_priorities()
+        power = self._draws.priorities.to_power(self._max_priority if weight is None else weight)
+        # The store may drop and join episodes; as a column, priorities move with their steps.
+        self._store_priorities()
         super().add(
-            block.with_columns({**block.columns, _POWER: np.full(block.num_steps, power, np.float32)})
+            block.with_columns({**block.columns, _POWER_COLUMN: np.full(block.num_steps, power, np.float32)})
         )
-        self._take_priorities()
+        self._load_priorities()
 
     def sample(  # type: ignore[override]
         self,
@@ -362,12 +368,12 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         Raises:
             ValueError: as there; or several timesteps, or a negative beta.
         """
-        _refuse_sequences(batch_length_T or 1)
+        _check_single_steps(batch_length_T or 1)
         if beta < 0:
             raise ValueError(f"beta is {beta}; it must be at least 0")
-        count = self._count(num_items, batch_size_B)
+        count = self._num_items(num_items, batch_size_B)
         leaves = self._leaves(include_infos, include_extra_model_outputs)
-        return self._items(count, n_step, gamma, leaves, beta)
+        return self._sample_transitions(count, n_step, gamma, leaves, beta)
 
     def update_priorities(self, priorities: ArrayLike, module_id: str | None = None) -> None:  # noqa: ARG002
         """Give the items that were drawn last their priorities, `[B]`, mostly errors, whose signs do not count.
@@ -380,67 +386,68 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
             ValueError: nothing was drawn since episodes were added or priorities given, or there is not one priority
                 for each item, or one is NaN or infinite.
         """
-        given = np.asarray(priorities, dtype=np.float64)
-        drawn = self._draws.pending_items
-        if drawn is None:
+        values = np.asarray(priorities, dtype=np.float64)
+        items = self._draws.pending_items
+        if items is None:
             raise ValueError(
                 "priorities are of the items drawn last: sample before update_priorities, and add after"
             )
-        if given.shape != drawn.shape or not np.isfinite(given).all():
+        if values.shape != items.shape or not np.isfinite(values).all():
             raise ValueError(
-                f"there are {len(drawn)} items drawn last, and priorities of shape {list(given.shape)}; "
+                f"there are {len(items)} items drawn last, and priorities of shape {list(values.shape)}; "
                 "give a finite one for each"
             )
-        self._draws.prioritise(torch.from_numpy(given))
-        self._greatest = max(self._greatest, float(np.abs(given).max()))
+        self._draws.prioritise(torch.from_numpy(values))
+        self._max_priority = max(self._max_priority, float(np.abs(values).max()))
 
     def get_state(self) -> dict[str, Any]:
         """See `EpisodeReplayBuffer.get_state`."""
-        drawn = self._draws.pending_items
-        self._keep_priorities()
+        items = self._draws.pending_items
+        self._store_priorities()
         return super().get_state() | {
             "alpha": self._needs.alpha,
-            "max_priority": self._greatest,
-            "last_sampled": None if drawn is None else drawn.numpy().copy(),
+            "max_priority": self._max_priority,
+            "last_sampled": None if items is None else items.numpy().copy(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `EpisodeReplayBuffer.set_state`."""
         self._needs = replace(self._needs, alpha=float(state["alpha"]))
         super().set_state(state)
-        self._greatest = float(state["max_priority"])
+        self._max_priority = float(state["max_priority"])
         if len(self):
-            self._take_priorities()
+            self._load_priorities()
         if state["last_sampled"] is not None:
             self._draws.pending_items = torch.tensor(state["last_sampled"])
 
-    def _keep_priorities(self) -> None:
+    def _store_priorities(self) -> None:
         """Write the priorities into their column."""
-        powers, first = self._draws.priorities.powers.numpy(), 0
+        powers, first_step = self._draws.priorities.powers.numpy(), 0
         for block in self._store.blocks:
-            block.columns[_POWER][:] = powers[first : first + block.num_steps]
-            first += block.num_steps
+            block.columns[_POWER_COLUMN][:] = powers[first_step : first_step + block.num_steps]
+            first_step += block.num_steps
 
-    def _take_priorities(self) -> None:
-        self._draws.set_powers(torch.from_numpy(self._store.rows(_POWER, np.arange(len(self)))))
+    def _load_priorities(self) -> None:
+        self._draws.set_powers(torch.from_numpy(self._store.rows(_POWER_COLUMN, np.arange(len(self)))))
 
 
-def _refuse_sequences(batch_length_T: int) -> None:
+def _check_single_steps(batch_length_T: int) -> None:
     if batch_length_T != 1:
         raise ValueError(f"batch_length_T is {batch_length_T}; items drawn by priority are single timesteps")
 
 
-def _transitions(parts: Block, gamma: float, weights: NDArray[np.float32]) -> Block:
+def _n_step_transitions(fragments: Block, gamma: float, weights: NDArray[np.float32]) -> Block:
     """Each part as an episode of one step over all of its steps."""
-    n = parts.length
-    observed = (parts.obs_start[:, None] + np.stack([np.zeros_like(n), n], 1)).ravel()
+    n = fragments.length
+    obs_rows = (fragments.obs_start[:, None] + np.stack([np.zeros_like(n), n], 1)).ravel()
     columns = {
-        leaf: column[observed if is_per_observation(leaf) else parts.start]
-        for leaf, column in parts.columns.items()
+        leaf: column[obs_rows if is_per_observation(leaf) else fragments.start]
+        for leaf, column in fragments.columns.items()
     }
-    rewards, most = parts.columns[Columns.REWARDS], int(n.max())
-    ahead = steps_ahead(torch.from_numpy(n), most)
-    summed = discounted_rewards(torch.from_numpy(rewards.astype(np.float64)), ahead, most, gamma)
-    columns[Columns.REWARDS] = summed.numpy()[parts.start].astype(rewards.dtype)
+    rewards, max_n = fragments.columns[Columns.REWARDS], int(n.max())
+    ahead = steps_ahead(torch.from_numpy(n), max_n)
+    # float64, like the rewards of `Needs.n_step`.
+    n_step_rewards = discounted_rewards(torch.from_numpy(rewards.astype(np.float64)), ahead, max_n, gamma)
+    columns[Columns.REWARDS] = n_step_rewards.numpy()[fragments.start].astype(rewards.dtype)
     columns |= {Columns.N_STEP: n, Columns.WEIGHTS: weights}
-    return replace(parts, columns=columns, length=np.ones_like(n))
+    return replace(fragments, columns=columns, length=np.ones_like(n))

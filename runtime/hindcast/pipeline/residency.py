@@ -1,4 +1,4 @@
-"""Where the data of a feed live: how much memory they would take, and how much they may."""
+"""Decide whether data stay resident on the device: the memory that they need, and their budget."""
 
 from __future__ import annotations
 
@@ -16,46 +16,47 @@ from hindcast.formatting import size
 from hindcast.memory import memory_limit
 from hindcast.pipeline.window import Recipe
 
-_CUDA_SHARE = 0.5
-_HOST_SHARE = 0.25
-_ROW_BYTES = 8
+_CUDA_FRACTION = 0.5
+_HOST_FRACTION = 0.25
+# The int64 `WindowData.obs_row` of a step.
+_OBS_ROW_BYTES = 8
 
 
 class Residency(NamedTuple):
-    """Whether a feed is resident, and why, as a sentence without its full stop."""
+    """The choice of a feed, and its reason, as a sentence without full stop."""
 
     is_resident: bool
     reason: str
 
 
 def choose_residency(
-    wanted: Literal["Auto", "Resident", "Streaming"], nbytes: int, budget: int, stochastic: Iterable[str]
+    mode: Literal["Auto", "Resident", "Streaming"], nbytes: int, budget: int, stochastic: Iterable[str]
 ) -> Residency:
-    """Resident if the data fit the budget, unless `wanted` says otherwise.
+    """Choose a resident feed if the data fit the budget, unless `mode` requests one.
 
     Args:
-        budget: bytes that the data may take.
+        budget: maximum bytes of the data.
         stochastic: names of steps whose result differs between epochs.
 
     Raises:
-        SpecError: `Resident` was asked for and is not possible.
+        SpecError: `Resident` is requested and not possible.
     """
     steps = ", ".join(stochastic)
     fits = nbytes <= budget
     comparison = f"{size(nbytes)} of data {'fit' if fits else 'exceed'} the budget of {size(budget)}"
-    if wanted == "Streaming":
+    if mode == "Streaming":
         return Residency(False, "asked for")
-    if wanted == "Resident" and steps:
+    if mode == "Resident" and steps:
         raise SpecError(
             f"spec.pipeline.residency is Resident, but {steps} draws new random numbers in every epoch, "
-            "so that the data must be read again; take Streaming or Auto."
+            "so the data must be read again; set it to Streaming or Auto."
         )
-    if wanted == "Resident" and not fits:
+    if mode == "Resident" and not fits:
         raise SpecError(
             f"spec.pipeline.residency is Resident, but {comparison}; raise spec.pipeline.residentBudget, "
-            "or take Streaming or Auto."
+            "or set it to Streaming or Auto."
         )
-    if wanted == "Resident":
+    if mode == "Resident":
         return Residency(True, "asked for")
     if steps:
         return Residency(False, f"{steps} draws new random numbers in every epoch")
@@ -63,26 +64,26 @@ def choose_residency(
 
 
 def data_bytes(spec: DataSpec, recipe: Recipe, steps: int, episodes: int) -> int:
-    """Bytes on the device of so many steps and episodes; columns that connectors will add are not known."""
+    """Return the bytes of the data on the device, without the columns that connectors will add."""
     rows = {True: steps + episodes, False: steps}
-    total = steps * _ROW_BYTES
-    for leaf, what in spec.leaves.items():
-        if root(leaf) in recipe.needs.window_columns and what.dtype is not None:
-            elements = what.itemsize // what.dtype.itemsize
-            total += rows[is_per_observation(leaf)] * elements * batch_dtype(what.dtype).itemsize
+    total = steps * _OBS_ROW_BYTES
+    for leaf, leaf_spec in spec.leaves.items():
+        if root(leaf) in recipe.needs.window_columns and leaf_spec.dtype is not None:
+            elements = leaf_spec.itemsize // leaf_spec.dtype.itemsize
+            total += rows[is_per_observation(leaf)] * elements * batch_dtype(leaf_spec.dtype).itemsize
     flags = recipe.needs.window_columns & {Columns.TERMINATEDS, Columns.TRUNCATEDS}
     return total + steps * (len(flags) + recipe.needs.extra_bytes_per_step)
 
 
 def default_budget(device: torch.device) -> int:
-    """Half of the free memory of a GPU; a quarter of the machine's or container's memory."""
+    """Return half of a GPU's free memory, or a quarter of the machine's or container's memory."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free * _CUDA_SHARE)
-    return int(host_memory() * _HOST_SHARE)
+        return int(free * _CUDA_FRACTION)
+    return int(host_memory() * _HOST_FRACTION)
 
 
 def host_memory() -> int:
-    """Bytes of memory that this machine has, or that its container may use."""
+    """Return the bytes of memory of this machine, or of its container if that is limited."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(machine, memory_limit() or machine)

@@ -1,4 +1,4 @@
-"""Pre-learners in RLlib's form: what they make of a batch of rows, once, before training."""
+"""Pre-learners in RLlib's form, which turn batches of rows into episodes once, before training."""
 
 from __future__ import annotations
 
@@ -37,75 +37,75 @@ SCHEMA: Final = {
         Columns.T,
     )
 }
-"""RLlib's: from a column to its name in the data."""
-_MAPPED: Final = "_map_to_episodes"
-_OF_BATCHES: Final = "_map_sample_batch_to_episode"
-_made: dict[bytes, Any] = {}
-"""Pre-learners by class and what they were made with: they are made once in a process."""
+"""RLlib's default schema: column -> its name in the data."""
+_ROW_MAPPER: Final = "_map_to_episodes"
+_SAMPLE_BATCH_MAPPER: Final = "_map_sample_batch_to_episode"
+_instances: dict[bytes, Any] = {}
+"""Pre-learners of this process, by class and arguments."""
 
 
-def has_rllib_mapper(kind: type) -> bool:
-    """Whether a pre-learner's `_map_to_episodes` is in RLlib's form, static or not: it takes a `batch`."""
-    return _takes_batch(kind, _MAPPED)
+def has_rllib_mapper(cls: type) -> bool:
+    """Return True if `_map_to_episodes`, static or not, is in RLlib's form: it takes a `batch`."""
+    return _takes_batch(cls, _ROW_MAPPER)
 
 
-def has_rllib_call(kind: type) -> bool:
-    """Whether its `__call__` is in RLlib's form: it takes a `batch`, and returns that of a module."""
-    return _takes_batch(kind, "__call__")
+def has_rllib_call(cls: type) -> bool:
+    """Return True if `__call__` is in RLlib's form: it takes a `batch` of rows and returns a module's batch."""
+    return _takes_batch(cls, "__call__")
 
 
-def is_in_rllib_form(kind: type) -> bool:
-    """Whether it makes episodes, or batches, of rows."""
-    return has_rllib_mapper(kind) or has_rllib_call(kind) or _takes_batch(kind, _OF_BATCHES)
+def is_in_rllib_form(cls: type) -> bool:
+    """Return True if a pre-learner turns rows into episodes or into a module's batch."""
+    return has_rllib_mapper(cls) or has_rllib_call(cls) or _takes_batch(cls, _SAMPLE_BATCH_MAPPER)
 
 
-def mapper_name(kind: type, config: TrainingConfig) -> str:
-    """The method of a class in RLlib's form that gets rows."""
-    if has_rllib_call(kind):
+def mapper_name(cls: type, config: TrainingConfig) -> str:
+    """Return the name of the method that a class in RLlib's form maps rows with."""
+    if has_rllib_call(cls):
         return "__call__"
-    of_batches = _takes_batch(kind, _OF_BATCHES)
-    if of_batches and (config.get("input_read_sample_batches") or not has_rllib_mapper(kind)):
-        return _OF_BATCHES
-    return _MAPPED
+    maps_sample_batches = _takes_batch(cls, _SAMPLE_BATCH_MAPPER)
+    if maps_sample_batches and (config.get("input_read_sample_batches") or not has_rllib_mapper(cls)):
+        return _SAMPLE_BATCH_MAPPER
+    return _ROW_MAPPER
 
 
 def prelearn_rows(
-    kind: type, rows: Rows, kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
+    cls: type, rows: Rows, kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
 ) -> Any:
-    """What a pre-learner in RLlib's form makes of rows.
+    """Run a pre-learner in RLlib's form on rows.
 
     Args:
-        kind: its class.
+        cls: class of the pre-learner.
         rows: column -> `[rows, ...]`.
         kwargs: `spec.pipeline.preLearnerKwargs`.
         training: see `TrainingConfig`.
-        where: file and batch; ids of rows follow from it.
+        where: file and batch, from which the ids of rows are derived.
 
     Returns:
-        Episodes, or a block of one for each row of a module's batch.
+        Episodes; or, if it returns a module's batch, a block with one episode per row.
     """
     config = TrainingConfig(training)
-    if isinstance(inspect.getattr_static(kind, _MAPPED), staticmethod) and not has_rllib_call(kind):
-        return call_mapper(getattr(kind, _MAPPED), rows, config, **kwargs)
-    learner = _instance(kind, config, kwargs, training)
-    if has_rllib_call(kind):
-        made = learner(dict(rows))
-        if isinstance(made, Mapping) and "episodes" in made:
-            return made
+    if isinstance(inspect.getattr_static(cls, _ROW_MAPPER), staticmethod) and not has_rllib_call(cls):
+        return call_mapper(getattr(cls, _ROW_MAPPER), rows, config, **kwargs)
+    prelearner = _instance(cls, config, kwargs, training)
+    if has_rllib_call(cls):
+        output = prelearner(dict(rows))
+        if isinstance(output, Mapping) and "episodes" in output:
+            return output
         return rows_to_episodes_of_one_step(
-            module_columns(made), hashlib.sha256(where.encode()).hexdigest()[:12]
+            module_columns(output), hashlib.sha256(where.encode()).hexdigest()[:12]
         )
-    own = mapper_name(kind, config)
-    if own == _OF_BATCHES and not config.get("input_read_sample_batches"):
+    mapper = mapper_name(cls, config)
+    if mapper == _SAMPLE_BATCH_MAPPER and not config.get("input_read_sample_batches"):
         raise Misuse(
-            f"is called for SampleBatch data alone: override {_MAPPED}, or give input_read_sample_batches=True."
+            f"is only called for SampleBatch data: override {_ROW_MAPPER}, or set input_read_sample_batches=True."
         )
-    return call_mapper(getattr(learner, own), rows, config, **kwargs)
+    return call_mapper(getattr(prelearner, mapper), rows, config, **kwargs)
 
 
 def call_mapper(function: Callable[..., Any], rows: Rows, config: Any, **kwargs: Any) -> Any:
-    """What `_map_to_episodes` or `_map_sample_batch_to_episode` makes of rows, given RLlib's arguments by name."""
-    return _call(
+    """Call `_map_to_episodes` or `_map_sample_batch_to_episode` with RLlib's arguments, by name."""
+    return _call_with_known(
         function,
         is_multi_agent=False,
         batch=dict(rows),
@@ -121,65 +121,73 @@ def call_mapper(function: Callable[..., Any], rows: Rows, config: Any, **kwargs:
 def rows_to_episodes(
     rows: Rows, schema: Mapping[str, str | Sequence[str]] | None = None
 ) -> list[SingleAgentEpisode]:
-    """Rows of timesteps as episodes: those of one id are one, in the order of `t`, or in stored order.
+    """Group rows of timesteps by `eps_id` into episodes, in the order of `t`, else in stored order.
 
     Args:
         rows: column -> `[rows, ...]`: `obs`, `actions`, `rewards`, `new_obs`, `terminateds` …
-        schema: from these names to those in the rows; of several, which make one vector, to a list.
+        schema: column -> its name in the rows, or a list of names, which are stacked to one vector.
     """
     names = {**SCHEMA, **(schema or {})}
-    known = {own: _column(rows, name) for own, name in names.items() if rows.keys() >= _parts(name)}
-    taken = set[str]().union(*map(_parts, names.values()))
-    count = len(known[Columns.OBS])
-    ids = known.get(Columns.EPS_ID)
-    by_id: dict[str, list[int]] = {}
-    for row in range(count):
-        by_id.setdefault(uuid.uuid4().hex if ids is None else str(ids[row]), []).append(row)
-    others = [name for name in rows if name not in taken and name not in ("dones", "agent_index", "type")]
-    ends: Any = known.get(Columns.TERMINATEDS, rows.get("dones", np.zeros(count, np.bool_)))
-    cut: Any = known.get(Columns.TRUNCATEDS, np.zeros(count, np.bool_))
+    columns = {
+        column: _read_column(rows, name)
+        for column, name in names.items()
+        if rows.keys() >= _source_names(name)
+    }
+    used_names = set[str]().union(*map(_source_names, names.values()))
+    num_rows = len(columns[Columns.OBS])
+    ids = columns.get(Columns.EPS_ID)
+    rows_by_id: dict[str, list[int]] = {}
+    for row in range(num_rows):
+        # Without ids, each row is a separate episode.
+        rows_by_id.setdefault(uuid.uuid4().hex if ids is None else str(ids[row]), []).append(row)
+    extra_names = [
+        name for name in rows if name not in used_names and name not in ("dones", "agent_index", "type")
+    ]
+    # `dones` is the name of `terminateds` in data of RLlib's old versions.
+    terminateds: Any = columns.get(Columns.TERMINATEDS, rows.get("dones", np.zeros(num_rows, np.bool_)))
+    truncateds: Any = columns.get(Columns.TRUNCATEDS, np.zeros(num_rows, np.bool_))
     episodes = []
-    for eps_id, own in by_id.items():
-        if Columns.T in known:
-            own.sort(key=lambda row: int(known[Columns.T][row]))
-        after = known[Columns.NEXT_OBS if Columns.NEXT_OBS in known else Columns.OBS][own[-1]]
+    for eps_id, indices in rows_by_id.items():
+        if Columns.T in columns:
+            indices.sort(key=lambda row: int(columns[Columns.T][row]))
+        final_obs = columns[Columns.NEXT_OBS if Columns.NEXT_OBS in columns else Columns.OBS][indices[-1]]
         episodes.append(
             SingleAgentEpisode(
                 eps_id,
-                observations=[*(known[Columns.OBS][row] for row in own), after],
-                actions=[known[Columns.ACTIONS][row] for row in own],
-                rewards=[float(known[Columns.REWARDS][row]) for row in own],
-                terminated=bool(ends[own[-1]]),
-                truncated=bool(cut[own[-1]]),
-                extra_model_outputs={name: [rows[name][row] for row in own] for name in others},
+                observations=[*(columns[Columns.OBS][row] for row in indices), final_obs],
+                actions=[columns[Columns.ACTIONS][row] for row in indices],
+                rewards=[float(columns[Columns.REWARDS][row]) for row in indices],
+                terminated=bool(terminateds[indices[-1]]),
+                truncated=bool(truncateds[indices[-1]]),
+                extra_model_outputs={name: [rows[name][row] for row in indices] for name in extra_names},
                 len_lookback_buffer=0,
             )
         )
     return episodes
 
 
-def _column(rows: Rows, name: str | Sequence[str]) -> Any:
+def _read_column(rows: Rows, name: str | Sequence[str]) -> Any:
     return (
-        _unpacked(rows[name]) if isinstance(name, str) else np.stack([rows[part] for part in name], axis=-1)
+        _unpack(rows[name]) if isinstance(name, str) else np.stack([rows[source] for source in name], axis=-1)
     )
 
 
-def _parts(name: str | Sequence[str]) -> set[str]:
+def _source_names(name: str | Sequence[str]) -> set[str]:
     return {name} if isinstance(name, str) else {*name}
 
 
 def sample_batches_to_episodes(rows: Rows) -> list[SingleAgentEpisode]:
-    """Rows that each hold a fragment of an episode (SampleBatch) as episodes."""
-    flat: dict[str, list[Any]] = {}
+    """Convert SampleBatch rows, each of which holds a fragment of an episode, to episodes."""
+    columns: dict[str, list[Any]] = {}
     names = [name for name in rows if name not in ("type", "agent_index", "unroll_id")]
     for row in range(len(rows[Columns.OBS])):
         for name in names:
-            flat.setdefault(name, []).extend(_unpacked([rows[name][row]])[0])
-    return rows_to_episodes(flat)
+            columns.setdefault(name, []).extend(_unpack([rows[name][row]])[0])
+    return rows_to_episodes(columns)
 
 
 def items_to_episodes(rows: Rows) -> list[SingleAgentEpisode]:
-    """Rows of complete episodes as RLlib's recorder writes them (`item`)."""
+    """Convert rows of complete episodes, as RLlib's recorder writes them (`item`), to episodes."""
     if Columns.OBS in rows:
         return rows_to_episodes(rows)
     states = read_states([memoryview(cell) for cell in rows["item"]])
@@ -187,39 +195,39 @@ def items_to_episodes(rows: Rows) -> list[SingleAgentEpisode]:
 
 
 def _instance(
-    kind: type, config: TrainingConfig, kwargs: Mapping[str, Any], training: Mapping[str, Any]
+    cls: type, config: TrainingConfig, kwargs: Mapping[str, Any], training: Mapping[str, Any]
 ) -> Any:
     key = orjson.dumps(
-        [id(kind), dict(kwargs), dict(training)], option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
+        [id(cls), dict(kwargs), dict(training)], option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
     )
-    if key not in _made:
-        given: dict[str, Any] = {
+    if key not in _instances:
+        arguments: dict[str, Any] = {
             "config": config,
             "learner": None,
             "locality_hints": None,
             "spaces": (config.observation_space, config.action_space),
             "module_state": None,
         }
-        if "module_spec" in inspect.signature(kind).parameters:
-            given["module_spec"] = config.rl_module_spec
-        _made[key] = _call(kind, **given, **kwargs)
-    return _made[key]
+        if "module_spec" in inspect.signature(cls).parameters:
+            arguments["module_spec"] = config.rl_module_spec
+        _instances[key] = _call_with_known(cls, **arguments, **kwargs)
+    return _instances[key]
 
 
-def _call(function: Callable[..., Any], **given: Any) -> Any:
-    """With those arguments that it takes by name; all where it takes any."""
-    taken = inspect.signature(function).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in taken.values()):
-        return function(**given)
-    return function(**{name: value for name, value in given.items() if name in taken})
+def _call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Call with the arguments that the function accepts by name; with all of them if it has `**kwargs`."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return function(**arguments)
+    return function(**{name: value for name, value in arguments.items() if name in parameters})
 
 
-def _takes_batch(kind: type, method: str) -> bool:
-    return "batch" in inspect.signature(getattr(kind, method)).parameters
+def _takes_batch(cls: type, method: str) -> bool:
+    return "batch" in inspect.signature(getattr(cls, method)).parameters
 
 
-def _unpacked(cells: Any) -> Any:
-    """Cells, those unpacked that RLlib packed."""
+def _unpack(cells: Any) -> Any:
+    """Unpack the cells that RLlib packed; return others as they are."""
     if len(cells) and isinstance(cells[0], str) and cells[0].startswith(PREFIX):
         return unpack_cells(cells)
     return cells

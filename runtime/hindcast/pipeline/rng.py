@@ -1,4 +1,4 @@
-"""Randomness by name: a generator follows from a seed and a path of words and numbers, not from calls."""
+"""Random generators by name: each is derived from a seed and a path of words and numbers, not from earlier calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def generator(seed: int, *path: int | str) -> np.random.Generator:
-    """A counter-based generator (Philox: Salmon et al., SC 2011) for `path` under `seed`.
+    """Return a counter-based generator (Philox: Salmon et al., SC 2011) for `path` under `seed`.
 
     Different paths give unrelated streams; the same path gives the same stream on every machine.
     """
@@ -19,12 +19,12 @@ def generator(seed: int, *path: int | str) -> np.random.Generator:
 
 
 def derive_seed(seed: int, *path: int | str) -> int:
-    """A 31-bit seed for `path` under `seed`, for generators of other libraries. Different paths give unrelated ones."""
+    """Return a 31-bit seed for `path` under `seed`, for generators of other libraries."""
     return int(generator(seed, *path).integers(2**31))
 
 
 class Uniforms:
-    """Uniform numbers from 0 to below 1 by their number: each follows from `seed`, `path` and its number alone."""
+    """An indexed sequence of uniform numbers in [0, 1): each is derived from `seed`, `path` and its index alone."""
 
     _CHUNK = 1 << 12
 
@@ -35,13 +35,13 @@ class Uniforms:
         self._chunk = np.empty(0)
 
     def take(self, first: int, count: int) -> NDArray[np.float64]:
-        """`[count]` float64, those from number `first` on."""
+        """Return `count` numbers from index `first` on, float64."""
         numbers = range(first // self._CHUNK, -(-(first + count) // self._CHUNK))
-        chunks = [self._of(number) for number in numbers]
-        skipped = first - numbers.start * self._CHUNK
-        return np.concatenate(chunks)[skipped : skipped + count]
+        chunks = [self._draw_chunk(number) for number in numbers]
+        offset = first - numbers.start * self._CHUNK
+        return np.concatenate(chunks)[offset : offset + count]
 
-    def _of(self, number: int) -> NDArray[np.float64]:
+    def _draw_chunk(self, number: int) -> NDArray[np.float64]:
         if number != self._number:
             self._chunk = generator(self._seed, *self._path, number).random(self._CHUNK)
             self._number = number

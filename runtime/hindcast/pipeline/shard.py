@@ -1,4 +1,4 @@
-"""`Share`: which part of each global batch is one learner's."""
+"""`Shard`: one learner's part of each global batch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 
 class Shard(NamedTuple):
-    """The part of learner number `rank` of `size` learners.
+    """The part of a global batch that learner `rank` of `size` learners trains on.
 
-    The learners' parts are adjacent, in order of rank, and differ by at most one item.
+    The learners' shards are adjacent, in order of rank, and differ by at most one item.
     """
 
     rank: int
     size: int
 
     def slice_of(self, count: int) -> slice:
-        """The part's places among `count` items."""
+        """Return the shard's positions among `count` items."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
 WHOLE_BATCH = Shard(0, 1)
-"""Of a learner alone."""
+"""The shard of a single learner."""

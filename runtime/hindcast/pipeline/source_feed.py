@@ -1,4 +1,4 @@
-"""`SourceFeed`: one dataset of a training: its order, its pre-learner, where it lives, its feed."""
+"""`SourceFeed`: one dataset of a training, with its order, pre-learner, residency and feed."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from hindcast.user_code import calling
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """What all sources of a training share; see `OfflineData`.
+    """The settings of all sources of a training; see `OfflineData`.
 
     Attributes:
-        connectors: those over blocks.
-        added: columns that connectors want in batches.
-        logged: what they log.
+        connectors: the connectors over blocks.
+        extra_columns: columns that connectors add to batches.
+        metrics: logs the connectors' metrics.
     """
 
     needs: Needs
@@ -67,42 +67,42 @@ class SourceFeed:
     """One dataset of a training.
 
     Args:
-        name: where the user has the data, for messages.
-        dataset: opened.
-        budget: bytes that its data may take on the device.
-        number: of the dataset among those of the training.
+        name: the user's location of the data, for messages.
+        dataset: the opened dataset.
+        budget: maximum bytes of the data on the device.
+        number: index of the dataset in the training.
 
     Attributes:
-        order: when each timestep is delivered.
-        prelearner: what units go through.
-        nbytes: bytes of all data as batches hold them.
-        resident_bytes: bytes that the data take on the device for the whole run; 0 when they are streamed.
+        order: the order of delivery.
+        prelearner: turns units into blocks.
+        nbytes: bytes of all data on the device.
+        resident_bytes: bytes that stay on the device for the whole run; 0 if the data are streamed.
 
     Raises:
-        SpecError: a residency that is not possible, a pre-learner class that does not exist.
-        DataError: the data lack a column, or do not fit the spaces.
-        UserCodeError: making the user's pre-learner raised.
+        SpecError: the residency is not possible, or the pre-learner class does not exist.
+        DataError: the data lack a column, or do not match the spaces.
+        UserCodeError: constructing the user's pre-learner raised.
     """
 
     def __init__(
         self, name: str, dataset: Dataset, settings: SourceSettings, budget: int, number: int = 0
     ) -> None:
-        first = dataset.locate(dataset.units[0], 0)
-        check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first))
+        first_location = dataset.locate(dataset.units[0], 0)
+        check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first_location))
         self.name = name
         self._number = number
         self._dataset = dataset
         self._settings = settings
         stored = frozenset(root(leaf) for leaf in dataset.spec.leaves)
-        added = settings.extra_columns | self._found_by_connectors()
-        needs = settings.needs.with_columns(added).with_state_column(stored | added)
+        extra_columns = settings.extra_columns | self._columns_from_connectors()
+        needs = settings.needs.with_columns(extra_columns).with_state_column(stored | extra_columns)
         recipe = Recipe(needs, settings.preprocessing, settings.device)
         self._columns = sorted(needs.columns)
         self.order = _order(dataset, settings)
         self.prelearner = self._make_prelearner(needs)
         self.nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
         self._residency = choose_residency(
-            settings.pipeline.residency, self.nbytes, budget, self._stochastic()
+            settings.pipeline.residency, self.nbytes, budget, self._stochastic_steps()
         )
         self.resident_bytes = self.nbytes if self._residency.is_resident else 0
         self._check_sampling()
@@ -110,14 +110,14 @@ class SourceFeed:
         self._loader = Loader(dataset, self.order, self._stream, recipe, name)
 
     def feed(self, batch_size: int, targets: Targets | None) -> Feed:
-        """A new feed at the start of epoch 0."""
+        """Return a new feed at the start of epoch 0."""
         if self._settings.needs.sampling != "epochs":
             return ReplayFeed(self._loader, batch_size)
         kind = ResidentFeed if self._residency.is_resident else StreamingFeed
         return kind(self._loader, batch_size, targets)
 
     def load_all(self) -> WindowData:
-        """All data as one window, as they are in epoch 0."""
+        """Return all data as one window, as they are in epoch 0."""
         return self._loader.load_all(epoch=0)
 
     def fit_preprocessing(self) -> None:
@@ -132,7 +132,7 @@ class SourceFeed:
             preprocessing.update({leaf: block.columns[leaf] for leaf in observations})
 
     def plan(self) -> dict[str, Any]:
-        """What will be done and why, as JSON."""
+        """Return what will be done with the data and why, as JSON."""
         windows = self.order.windows(0)
         largest = max(window.num_steps for window in windows)
         return {
@@ -160,35 +160,39 @@ class SourceFeed:
             self._settings.metrics.add(block.logged_metrics)
             yield block
 
-    def _found_by_connectors(self) -> frozenset[str]:
-        """The columns that connectors over episodes add to the first unit, where they do not say which."""
-        if not any(isinstance(each, EpisodeConnector) and not each.columns for each in self._connectors()):
+    def _columns_from_connectors(self) -> frozenset[str]:
+        """Return the columns that connectors over episodes add to the first unit, if they do not declare them."""
+        if not any(
+            isinstance(connector, EpisodeConnector) and not connector.columns
+            for connector in self._block_connectors()
+        ):
             return frozenset()
-        made = guard_prelearner(self._make_prelearner(self._settings.needs))(self._dataset.units[0], 0)
-        return frozenset(root(leaf) for leaf in made.columns.keys() - self._dataset.spec.leaves.keys())
+        block = guard_prelearner(self._make_prelearner(self._settings.needs))(self._dataset.units[0], 0)
+        return frozenset(root(leaf) for leaf in block.columns.keys() - self._dataset.spec.leaves.keys())
 
     def _make_prelearner(self, needs: Needs) -> OfflinePreLearner:
         settings = self._settings
-        kind = unit_prelearner_class(settings.pipeline)
-        custom = kind is not OfflinePreLearner
-        if not custom:
+        cls = unit_prelearner_class(settings.pipeline)
+        is_custom = cls is not OfflinePreLearner
+        # A custom pre-learner reads all columns and may add those that the data lack.
+        if not is_custom:
             self._check_columns()
-        with calling(f"making the pre-learner {kind.__name__}"):
-            return kind(
+        with calling(f"making the pre-learner {cls.__name__}"):
+            return cls(
                 self._dataset,
-                columns=None if custom else self._columns_to_read(needs),
-                connectors=self._connectors(),
+                columns=None if is_custom else self._columns_to_read(needs),
+                connectors=self._block_connectors(),
                 seed=settings.seed,
                 validate=settings.pipeline.validate_data,
                 observation_space=settings.observation_space,
                 action_space=settings.action_space,
                 normalized_actions=self._dataset.spec.normalized_actions
                 and _changes_actions(settings.preprocessing),
-                **(constructor_kwargs(kind, settings.pipeline.pre_learner_kwargs) if custom else {}),
+                **(constructor_kwargs(cls, settings.pipeline.pre_learner_kwargs) if is_custom else {}),
             )
 
-    def _connectors(self) -> Sequence[BlockConnector]:
-        """Those of the training; before them, the environment's actions become a module's."""
+    def _block_connectors(self) -> Sequence[BlockConnector]:
+        """Return the training's connectors, after one that scales the environment's actions to the module's."""
         preprocessing = self._settings.preprocessing
         if preprocessing is None or self._dataset.spec.normalized_actions:
             return self._settings.connectors
@@ -209,32 +213,32 @@ class SourceFeed:
             return
         if self._settings.pipeline.sampling == "WithReplacement":
             raise SpecError(
-                "spec.pipeline.sampling is WithReplacement, which draws from a window at a time, and the algorithm "
-                f"draws from all data ({sampling}); leave it out."
+                "spec.pipeline.sampling is WithReplacement, which draws from one window at a time, but the algorithm "
+                f"draws from all data ({sampling}). Leave it out."
             )
         if not self._residency.is_resident:
             raise SpecError(
-                f"{self.name}: the algorithm draws from all data ({sampling}), which needs them in the learner's "
-                f"memory, but they are streamed: {self._residency.reason}; leave spec.pipeline.residency at Auto and "
+                f"{self.name}: the algorithm draws from all data ({sampling}), which requires them in the learner's "
+                f"memory, but they are streamed: {self._residency.reason}. Leave spec.pipeline.residency at Auto and "
                 "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs."
             )
 
     def _columns_to_read(self, needs: Needs) -> frozenset[str] | None:
-        """None, which is all, where a connector does not say what it reads."""
-        wanted = set(needs.stored_columns)
+        """Return the names of the columns to read; None reads all, if a connector does not declare what it reads."""
+        names = set(needs.stored_columns)
         for connector in self._settings.connectors:
             if connector.reads is None:
                 return None
-            wanted.update(connector.reads)
-        return frozenset(root(leaf) for leaf in self._dataset.spec.leaves if root(leaf) in wanted)
+            names.update(connector.reads)
+        return frozenset(root(leaf) for leaf in self._dataset.spec.leaves if root(leaf) in names)
 
-    def _stochastic(self) -> list[str]:
+    def _stochastic_steps(self) -> list[str]:
         names = [connector.name for connector in self._settings.connectors if connector.stochastic]
         return [type(self.prelearner).__name__, *names] if self.prelearner.stochastic else names
 
 
 class ModuleActions(BlockConnector):
-    """Scales recorded actions from the environment's bounds to those within which the module acts."""
+    """A connector that scales recorded actions from the environment's bounds to the module's."""
 
     reads: Collection[str] | None = ()
 

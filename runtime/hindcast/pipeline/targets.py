@@ -1,4 +1,4 @@
-"""Targets: columns that an algorithm computes over the complete episodes of a window."""
+"""Targets are columns that an algorithm computes over the complete episodes of a window."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hindcast.pipeline.window import WindowData
 
 @dataclass(frozen=True)
 class Targets:
-    """How a window gets its targets.
+    """The function and the schedule that compute the targets of windows.
 
     Attributes:
-        compute: from a window to further columns, `[S, ...]` each, in the window's own order and on its device.
-        updates: how many updates have been made.
-        every: updates after which they are recomputed; None keeps them until the window is used up.
+        compute: returns further columns of a window, `[S, ...]` each, in the window's order and on its device.
+        updates: returns the number of updates so far.
+        every: number of updates after which targets are recomputed; None keeps them until the window ends.
     """
 
     compute: Callable[[WindowData], Mapping[str, Tensor]]
@@ -30,8 +30,8 @@ class WindowTargets(NamedTuple):
     """The targets of a window.
 
     Attributes:
-        first_cursor: says which window.
-        updates: made when they were computed.
+        first_cursor: identifies the window.
+        updates: number of updates when they were computed.
         columns: name -> `[S, ...]`.
     """
 

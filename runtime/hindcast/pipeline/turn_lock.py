@@ -1,4 +1,4 @@
-"""Threads of a data worker take turns: a user's code runs in one at a time, and reading needs no turn."""
+"""A lock by which the threads of a data worker take turns: user code runs in one of them at a time."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from contextlib import contextmanager
 from typing import Final
 
 _lock: Final = threading.Lock()
-_own: Final = threading.local()
+_thread_state: Final = threading.local()
 
 
 @contextmanager
 def hold_turn() -> Iterator[None]:
-    """Wait for this thread's turn, and have it until the block ends."""
+    """Hold the turn for the duration of the block."""
     with _lock:
-        _own.has_turn = True
+        _thread_state.has_turn = True
         try:
             yield
         finally:
-            _own.has_turn = False
+            _thread_state.has_turn = False
 
 
 @contextmanager
 def release_turn() -> Iterator[None]:
-    """Let other threads have theirs during the block; nothing in a thread that has none."""
-    if not getattr(_own, "has_turn", False):
+    """Release the turn for the duration of the block; do nothing if this thread does not hold it."""
+    if not getattr(_thread_state, "has_turn", False):
         yield
         return
     _lock.release()

@@ -1,4 +1,4 @@
-"""Windows travel to a GPU while the learner computes on the one before."""
+"""Copy windows to a GPU while the learner computes on the previous one."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ Array = NDArray[Any]
 
 
 def empty_pinned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """An array in page-locked memory, which a GPU reads without the processor's help."""
+    """Return an array in page-locked memory, which a GPU reads without the CPU."""
+    # NumPy cannot allocate page-locked memory; going by a NumPy array keeps its dtype.
     return torch.empty_like(torch.from_numpy(np.empty(shape, dtype)), pin_memory=True).numpy()
 
 
 def upload(arrays: Mapping[str, Array], device: torch.device | None) -> dict[str, Tensor]:
-    """The arrays as tensors on `device`, complete on return; None is the CPU, which shares their memory.
+    """Copy arrays to tensors on `device`, complete on return; None is the CPU, where they share memory.
 
-    On a GPU they are copied on a stream of their own, so that nothing that the learner has queued or queues meanwhile
-    waits for them. Only arrays of `empty_pinned` overlap with computation.
+    Only arrays of `empty_pinned` are copied while the GPU computes.
     """
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if device is None or device.type == "cpu":
         return tensors
     streams = torch.get_device_module(device)
-    # Allocated on the learner's stream, which frees them too: then no memory is reused before its readers are done.
+    # Allocated on the learner's stream, which also frees them, so no memory is reused before its readers are done.
     copies = {name: torch.empty_like(tensor, device=device) for name, tensor in tensors.items()}
-    copying = streams.Stream(device)
-    copying.wait_stream(streams.current_stream(device))
-    with streams.stream(copying):
+    # A separate stream, so that the learner's queued operations do not wait for the copies.
+    stream = streams.Stream(device)
+    stream.wait_stream(streams.current_stream(device))
+    with streams.stream(stream):
         for name, copy in copies.items():
             copy.copy_(tensors[name], non_blocking=True)
-    copying.synchronize()
+    stream.synchronize()
     return copies

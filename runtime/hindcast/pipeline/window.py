@@ -1,4 +1,4 @@
-"""`WindowData`: a window's decoded columns on the learner's device, from which batches are gathered by index.
+"""`WindowData` holds a window's columns on the learner's device; batches are gathered from it by index.
 
 Shape suffixes as in `Block`: N = episodes, S = steps, O = S + N observations, B = items of a batch.
 """
@@ -18,7 +18,7 @@ from hindcast.episodes.block import PER_EPISODE_ARRAYS
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, next_leaf, root
 from hindcast.models.preprocessing import Preprocessing, stack_rows
 from hindcast.pipeline.items import Sequences, cut_sequences, discounted_rewards, discounts, steps_ahead
-from hindcast.pipeline.needs import STATES, Needs
+from hindcast.pipeline.needs import STATE_COLUMNS, Needs
 
 Batch = dict[str, Tensor]
 I64 = NDArray[np.int64]
@@ -26,13 +26,13 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How blocks become batches.
+    """The settings that turn blocks into batches.
 
     Attributes:
         needs: columns of a batch, and how its items are cut.
-        preprocessing: its observation filter is applied to blocks as they enter a window, its frame stack
-            when a batch is gathered, so that each frame is kept once. None: observations stay as recorded.
-        device: where the columns are kept; None is the CPU.
+        preprocessing: its observation filter is applied when blocks enter a window, its frame stack when a batch is
+            gathered, so that each frame is stored once. None leaves observations as recorded.
+        device: device of the columns; None is the CPU.
     """
 
     needs: Needs
@@ -50,8 +50,8 @@ class WindowData:
         terminated: `[N]` bool, whether the environment ended the episode.
         truncated: `[N]` bool, whether it was cut off.
         t_started: `[N]` int64, the timestep at which it starts; 0 for a complete episode.
-        obs_row: `[S]` int64, row of each step's observation; its next observation is the row after.
-        recipe: what a batch holds.
+        obs_row: `[S]` int64, row of each step's observation; its next observation is in the row after it.
+        recipe: how batches are made.
     """
 
     columns: dict[str, Tensor]
@@ -64,7 +64,7 @@ class WindowData:
 
     @property
     def num_steps(self) -> int:
-        """S."""
+        """S, the number of steps."""
         return len(self.obs_row)
 
     @cached_property
@@ -74,17 +74,17 @@ class WindowData:
         return sizes.cumsum(0) - sizes
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> WindowData:
-        """The same episodes with further columns, `[S, ...]` each, which batches hold too."""
+        """Return the same episodes with further columns, `[S, ...]` each, which batches then contain."""
         needs = self.recipe.needs.with_columns(frozenset(root(leaf) for leaf in columns))
         recipe = replace(self.recipe, needs=needs)
         return replace(self, columns={**self.columns, **columns}, recipe=recipe)
 
     def map_observations(self, compute: Callable[[Batch], Tensor], chunk_rows: int = 1 << 14) -> Tensor:
-        """`[O, ...]` what a network makes of all observations, final ones included: for targets.
+        """Apply a network to all observations, including final ones: `[O, ...]`; for targets.
 
         Args:
-            compute: from leaf -> `[n, ...]`, the observations `obs` as batches hold them, to `[n, ...]`.
-            most: n.
+            compute: maps observations `obs` as in batches, leaf -> `[n, ...]`, to `[n, ...]`.
+            chunk_rows: maximum n, which limits the memory of a call.
         """
         total = self.num_steps + len(self.length)
         parts: list[Tensor] = []
@@ -94,9 +94,9 @@ class WindowData:
         return torch.cat(parts)
 
     def take(self, episodes: Tensor) -> WindowData:
-        """A window of the given episodes, `[n]` int64, laid end to end in the given order (copies)."""
-        own = {name: getattr(self, name).index_select(0, episodes) for name in PER_EPISODE_ARRAYS}
-        first, length = self.obs_start.index_select(0, episodes), own["length"]
+        """Return a window of copies of the episodes, `[n]` int64, laid end to end in that order."""
+        per_episode = {name: getattr(self, name).index_select(0, episodes) for name in PER_EPISODE_ARRAYS}
+        first, length = self.obs_start.index_select(0, episodes), per_episode["length"]
         observations, steps = _ranges(first, length + 1), _ranges(first - episodes, length)
         columns = {
             leaf: column.index_select(0, observations if is_per_observation(leaf) else steps)
@@ -104,31 +104,32 @@ class WindowData:
         }
         places = torch.arange(len(episodes), device=length.device)
         obs_row = torch.arange(len(steps), device=length.device) + places.repeat_interleave(length)
-        return WindowData(columns, **own, obs_row=obs_row, recipe=self.recipe)
+        return WindowData(columns, **per_episode, obs_row=obs_row, recipe=self.recipe)
 
     def gather(self, index: Tensor) -> Batch:
-        """A batch of the items at `index`, int64 `[B]` on the window's device, in that order.
+        """Return a batch of the items at `index`, int64 `[B]` on the window's device, in that order.
 
-        Items are the window's steps, or its sequences, in order.
+        Items are the window's steps or sequences, in order.
         """
         seq_len = self.recipe.needs.seq_len
         return self._gather_steps(index) if seq_len is None else self._gather_sequences(index, seq_len)
 
     def _gather_sequences(self, index: Tensor, seq_len: int) -> Batch:
-        first, length, burn_in, begins = (each.index_select(0, index) for each in self._sequences)
-        place = torch.arange(seq_len, device=index.device)
-        known = place < length.unsqueeze(1)
-        steps = torch.where(known, first.unsqueeze(1) + place, first.unsqueeze(1))
+        first, length, burn_in, begins = (column.index_select(0, index) for column in self._sequences)
+        offset = torch.arange(seq_len, device=index.device)
+        is_recorded = offset < length.unsqueeze(1)
+        # Padding gathers the sequence's first step, an index that exists, and is set to zero below.
+        steps = torch.where(is_recorded, first.unsqueeze(1) + offset, first.unsqueeze(1))
         batch = {
-            leaf: _zero_unless(known, values.unflatten(0, known.shape))
+            leaf: _mask(is_recorded, values.unflatten(0, is_recorded.shape))
             for leaf, values in self._gather_steps(steps.flatten()).items()
         }
-        batch[Columns.LOSS_MASK] = known & (place >= burn_in.unsqueeze(1))
+        batch[Columns.LOSS_MASK] = is_recorded & (offset >= burn_in.unsqueeze(1))
         batch[Columns.SEQ_LENS] = length
         return batch | self._initial_states(first, begins)
 
     def _initial_states(self, first: Tensor, begins: Tensor) -> Batch:
-        """`[B, ...]` the recorded states before the steps `first`; some of these begin an episode."""
+        """Return the recorded states before the steps `first`, `[B, ...]`; `begins` marks first steps of episodes."""
         states: Batch = {}
         for leaf in self._state_leaves:
             column, name = self.columns[leaf], root(leaf)
@@ -136,24 +137,25 @@ class WindowData:
                 states[leaf] = column.index_select(0, first)
             else:
                 before = column.index_select(0, (first - 1).clamp(min=0))
-                states[Columns.STATE_IN + leaf.removeprefix(name)] = _zero_unless(~begins, before)
+                states[Columns.STATE_IN + leaf.removeprefix(name)] = _mask(~begins, before)
         return states
 
     def _gather_steps(self, index: Tensor) -> Batch:
-        wanted = self.recipe.needs.columns
+        names = self.recipe.needs.columns
         batch = {leaf: column.index_select(0, index) for leaf, column in self._step_leaves.items()}
         rows = self.obs_row.index_select(0, index)
-        if Columns.OBS in wanted:
+        if Columns.OBS in names:
             batch |= self._observations(rows)
-        if Columns.NEXT_OBS in wanted:
-            after = self._observations(rows + self._ahead_of(index))
+        if Columns.NEXT_OBS in names:
+            after = self._observations(rows + self._steps_ahead_at(index))
             batch |= {next_leaf(leaf): column for leaf, column in after.items()}
-        if Columns.NEXT_ACTIONS in wanted:
+        if Columns.NEXT_ACTIONS in names:
             batch |= self._next_actions(index, batch[Columns.FOLLOWED])
         return batch
 
     def _next_actions(self, index: Tensor, followed: Tensor) -> Batch:
-        rows = index + followed * self._ahead_of(index)
+        # Without a next action, an item repeats its own (see `Needs`).
+        rows = index + followed * self._steps_ahead_at(index)
         return {
             Columns.NEXT_ACTIONS + leaf.removeprefix(Columns.ACTIONS): self.columns[leaf].index_select(
                 0, rows
@@ -162,19 +164,19 @@ class WindowData:
         }
 
     def _observations(self, rows: Tensor) -> Batch:
-        """Observations, by row, their frames stacked."""
-        found: Batch = {}
-        for leaf, frames in self._frames.items():
+        """Return observations by row, with stacked frames."""
+        observations: Batch = {}
+        for leaf, frames in self._num_frames.items():
             column = self.columns[leaf]
             if frames == 1:
-                found[leaf] = column.index_select(0, rows)
+                observations[leaf] = column.index_select(0, rows)
             else:
-                found[leaf] = stack_rows(column, rows, self._first_row.index_select(0, rows), frames)
-        return found
+                observations[leaf] = stack_rows(column, rows, self._first_row.index_select(0, rows), frames)
+        return observations
 
-    def _ahead_of(self, index: Tensor) -> Tensor | int:
-        """How many steps the items at `index` cover."""
-        return 1 if self.recipe.needs.n_step == 1 else self._ahead.index_select(0, index)
+    def _steps_ahead_at(self, index: Tensor) -> Tensor | int:
+        """Return the number of steps that the items at `index` cover."""
+        return 1 if self.recipe.needs.n_step == 1 else self._steps_ahead.index_select(0, index)
 
     @cached_property
     def _first_row(self) -> Tensor:
@@ -189,14 +191,14 @@ class WindowData:
 
     @cached_property
     def _state_leaves(self) -> list[str]:
-        """What the initial states of sequences are read from."""
+        """Leaves that contain the initial states of sequences."""
         if self.recipe.needs.initial_state == "zero":
             return []
-        source = next(name for name in STATES if name in self.recipe.needs.columns)
+        source = next(name for name in STATE_COLUMNS if name in self.recipe.needs.columns)
         return leaves_of(source, self.columns)
 
     @cached_property
-    def _ahead(self) -> Tensor:
+    def _steps_ahead(self) -> Tensor:
         return steps_ahead(self.length, self.recipe.needs.n_step)
 
     @cached_property
@@ -207,43 +209,43 @@ class WindowData:
             for leaf, column in self.columns.items()
             if root(leaf) in needs.columns and not is_per_observation(leaf) and leaf not in self._state_leaves
         }
-        return leaves | self._over_n_steps(leaves) | self._derived()
+        return leaves | self._n_step_columns(leaves) | self._derived_columns()
 
-    def _over_n_steps(self, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The columns that items of n steps have otherwise."""
+    def _n_step_columns(self, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the columns that differ for items of n steps."""
         needs = self.recipe.needs
         if needs.n_step == 1 or needs.gamma is None:
             return {}
-        last = torch.arange(self.num_steps, device=self.length.device) + self._ahead - 1
+        last = torch.arange(self.num_steps, device=self.length.device) + self._steps_ahead - 1
         flags = {
             name: leaves[name][last] for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS) if name in leaves
         }
         if Columns.REWARDS not in leaves:
             return flags
-        rewards = discounted_rewards(leaves[Columns.REWARDS], self._ahead, needs.n_step, needs.gamma)
+        rewards = discounted_rewards(leaves[Columns.REWARDS], self._steps_ahead, needs.n_step, needs.gamma)
         return flags | {Columns.REWARDS: rewards.float()}
 
-    def _derived(self) -> dict[str, Tensor]:
+    def _derived_columns(self) -> dict[str, Tensor]:
         needs = self.recipe.needs
-        found: dict[str, Tensor] = {}
+        columns: dict[str, Tensor] = {}
         steps = torch.arange(self.num_steps, device=self.length.device)
         if Columns.T in needs.columns:
-            started = self.t_started - (self.length.cumsum(0) - self.length)
-            found[Columns.T] = steps + torch.repeat_interleave(started, self.length)
+            first_t = self.t_started - (self.length.cumsum(0) - self.length)
+            columns[Columns.T] = steps + torch.repeat_interleave(first_t, self.length)
         if Columns.NEXT_ACTIONS in needs.columns:
             ends = torch.repeat_interleave(self.length.cumsum(0), self.length)
-            found[Columns.FOLLOWED] = steps + (1 if needs.n_step == 1 else self._ahead) < ends
+            columns[Columns.FOLLOWED] = steps + (1 if needs.n_step == 1 else self._steps_ahead) < ends
         if Columns.N_STEP in needs.columns:
-            found[Columns.N_STEP] = self._ahead
+            columns[Columns.N_STEP] = self._steps_ahead
         if Columns.DISCOUNTS in needs.columns and needs.gamma is not None:
-            found[Columns.DISCOUNTS] = discounts(
-                self.length, self.terminated, self._ahead, needs.n_step, needs.gamma
+            columns[Columns.DISCOUNTS] = discounts(
+                self.length, self.terminated, self._steps_ahead, needs.n_step, needs.gamma
             )
-        return found
+        return columns
 
     @cached_property
-    def _frames(self) -> dict[str, int]:
-        """The leaves of observations, and how many frames make one."""
+    def _num_frames(self) -> dict[str, int]:
+        """The leaves of observations -> the number of frames stacked to one."""
         frames = dict.fromkeys(leaves_of(Columns.OBS, self.columns), 1)
         preprocessing = self.recipe.preprocessing
         if preprocessing:
@@ -252,23 +254,23 @@ class WindowData:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """All of `range(start, start + length)` for each pair, end to end."""
+    """Concatenate `range(start, start + length)` of all pairs."""
     offsets = torch.repeat_interleave(starts - (lengths.cumsum(0) - lengths), lengths)
     return offsets + torch.arange(len(offsets), device=offsets.device)
 
 
-def _zero_unless(known: Tensor, values: Tensor) -> Tensor:
-    """The values where `known`, zero elsewhere; `known` has the first axes of `values`."""
-    return values.masked_fill(~known.reshape(*known.shape, *[1] * (values.dim() - known.dim())), 0)
+def _mask(is_kept: Tensor, values: Tensor) -> Tensor:
+    """Return the values where `is_kept`, and zero elsewhere; `is_kept` has the first axes of `values`."""
+    return values.masked_fill(~is_kept.reshape(*is_kept.shape, *[1] * (values.dim() - is_kept.dim())), 0)
 
 
 def select_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Batch:
-    """The tensors whose names begin with `prefix`, without it."""
+    """Return the tensors whose names begin with `prefix`, without the prefix."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def concat_batches(parts: Sequence[Batch]) -> Batch:
-    """One batch of the items of all parts, in order."""
+    """Concatenate batches, in order."""
     if len(parts) == 1:
         return parts[0]
     return {leaf: torch.cat([part[leaf] for part in parts]) for leaf in parts[0]}

@@ -1,7 +1,4 @@
-"""`build_window`: blocks to `WindowData`.
-
-It runs in the background, so it copies with numpy, which releases the GIL and needs no further threads.
-"""
+"""`build_window` copies blocks into a `WindowData`."""
 
 from __future__ import annotations
 
@@ -25,35 +22,42 @@ I64 = NDArray[np.int64]
 def build_window(
     length: I64, blocks: Iterable[Block], recipe: Recipe, pin_memory: bool = False
 ) -> WindowData:
-    """Blocks laid end to end in arrays that are allocated once: their observations filtered, cast and copied.
+    """Lay blocks end to end in arrays that are allocated once, and filter their observations.
 
     Args:
         length: `[N]` steps of every episode of the blocks.
-        blocks: taken one at a time.
+        blocks: consumed one at a time.
         recipe: what to keep and how, and on which device the window is.
-        pinned: whether the arrays are in page-locked memory, if that device is a GPU. Torch keeps such memory for the
-            next window, so it is for windows, not for whole datasets.
+        pin_memory: allocate in page-locked memory if that device is a GPU.
 
     Raises:
-        DataError: a column that batches need is missing or is text, or blocks differ in shape.
+        DataError: a column that batches need is missing or holds text, or blocks differ in shape.
     """
+    # Torch caches page-locked memory and reuses it for the next window, so whole datasets must not be pinned.
     pin_memory = pin_memory and recipe.device is not None and recipe.device.type == "cuda"
     arrays: dict[str, Array] = {}
     terminated, truncated = np.zeros((2, len(length)), dtype=np.bool_)
     t_started = np.zeros_like(length)
-    steps = episodes = 0
+    num_steps = num_episodes = 0
     for block in blocks:
         columns = _columns_of(block, recipe)
+        # Allocated with the first block, which is the first to tell shapes and dtypes.
         if not arrays:
-            arrays = {leaf: _empty(leaf, column, length, pin_memory) for leaf, column in columns.items()}
+            arrays = {leaf: _allocate(leaf, column, length, pin_memory) for leaf, column in columns.items()}
         if columns.keys() != arrays.keys():
-            raise DataError(f"Blocks differ in columns: {sorted(arrays)} and {sorted(columns)}.")
+            raise DataError(f"Blocks have different columns: {sorted(arrays)} and {sorted(columns)}.")
         for leaf, column in columns.items():
-            _put(leaf, column, arrays[leaf], steps + (episodes if is_per_observation(leaf) else 0))
-        own = slice(episodes, episodes + block.num_episodes)
-        terminated[own], truncated[own], t_started[own] = block.terminated, block.truncated, block.t_started
-        steps, episodes = steps + block.num_steps, own.stop
-        del block, columns  # before the next one is read
+            _copy_rows(
+                leaf, column, arrays[leaf], num_steps + (num_episodes if is_per_observation(leaf) else 0)
+            )
+        episode_rows = slice(num_episodes, num_episodes + block.num_episodes)
+        terminated[episode_rows], truncated[episode_rows], t_started[episode_rows] = (
+            block.terminated,
+            block.truncated,
+            block.t_started,
+        )
+        num_steps, num_episodes = num_steps + block.num_steps, episode_rows.stop
+        del block, columns  # else two blocks are in memory while the next one is read
     episode_of_step = np.repeat(np.arange(len(length)), length)
     per_episode = {
         "length": length,
@@ -67,19 +71,20 @@ def build_window(
     )
 
 
-def _empty(leaf: str, column: Array, length: I64, pinned: bool) -> Array:
+def _allocate(leaf: str, column: Array, length: I64, pinned: bool) -> Array:
     rows = int(length.sum()) + (len(length) if is_per_observation(leaf) else 0)
     shape, dtype = (rows, *column.shape[1:]), batch_dtype(column.dtype)
     return empty_pinned(shape, dtype) if pinned else np.empty(shape, dtype)
 
 
-def _put(leaf: str, column: Array, array: Array, first: int) -> None:
-    target = array[first : first + len(column)]
+def _copy_rows(leaf: str, column: Array, array: Array, first_row: int) -> None:
+    target = array[first_row : first_row + len(column)]
     if target.shape != column.shape:
         raise DataError(
             f"Column {leaf!r} holds elements of shape {list(column.shape[1:])} in one block and of "
             f"{list(target.shape[1:])} in an earlier one; all must be the same."
         )
+    # This runs in the background: NumPy releases the GIL to copy, and starts no threads, which torch would.
     np.copyto(target, column, casting="same_kind")
 
 
@@ -91,14 +96,14 @@ def _columns_of(block: Block, recipe: Recipe) -> dict[str, Array]:
         elif name == Columns.TRUNCATEDS:
             columns[name] = block.step_flags(block.truncated)
         else:
-            columns.update(_leaves(block, name))
+            columns.update(_leaves_of_column(block, name))
     observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, columns)}
     if recipe.preprocessing and observations:
         columns.update(recipe.preprocessing.filter_obs(observations))
     return columns
 
 
-def _leaves(block: Block, name: str) -> dict[str, Array]:
+def _leaves_of_column(block: Block, name: str) -> dict[str, Array]:
     leaves = {leaf: block.columns[leaf] for leaf in leaves_of(name, block.columns)}
     if not leaves:
         raise DataError(

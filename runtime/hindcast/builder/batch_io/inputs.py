@@ -1,10 +1,8 @@
-"""Custom readers as input, custom writers as output: a folder stands between them and what is trained or recorded.
+"""Custom readers as input and custom writers as output, by way of a temporary folder.
 
-Batches of readers are written to a folder and trained on like any data; episodes are recorded to a folder, and a
+The batches of a reader are written to a folder and trained on like any data: a training shuffles all of its data, sees
+each timestep once per epoch, and delivers the same batches when it resumes. Episodes are recorded to a folder, and a
 writer receives them at the end.
-
-A training shuffles all of its data and sees each timestep once an epoch, which needs them to be there; and its batches
-are the same when it is resumed.
 """
 
 from __future__ import annotations
@@ -25,37 +23,37 @@ from hindcast.user_code import calling
 Creator = Callable[[IOContext], Any]
 MAX_TIMESTEPS: Final = 10_000_000
 """A reader that returns more is assumed to repeat forever."""
-_registered: dict[str, Creator] = {}
+_creators: dict[str, Creator] = {}
 
 
 def register_input(name: str, creator: Creator) -> None:
-    """Make a reader known by name, for `offline_data(input_=name)` in this process.
+    """Register a reader for `offline_data(input_=name)` in this process.
 
     Args:
-        name: what `input_` takes.
+        name: the name for `input_`.
         creator: called with an `IOContext`; returns an `InputReader`.
     """
-    _registered[name] = creator
+    _creators[name] = creator
 
 
-def find_creator(given: Any) -> Creator | None:
-    """The function that makes a reader, if an entry of `input_` is not a path."""
-    if isinstance(given, str):
-        return _registered.get(given)
-    return given if callable(given) else None
+def find_creator(entry: Any) -> Creator | None:
+    """Return the function that makes a reader, or None if an entry of `input_` is a path."""
+    if isinstance(entry, str):
+        return _creators.get(entry)
+    return entry if callable(entry) else None
 
 
-def has_readers(given: Any) -> bool:
-    """Whether any entry of `input_` is a reader."""
-    entries = given if isinstance(given, Mapping | list | tuple) else [given]
+def has_readers(inputs: Any) -> bool:
+    """Return True if any entry of `input_` is a reader."""
+    entries = inputs if isinstance(inputs, Mapping | list | tuple) else [inputs]
     return any(find_creator(entry) for entry in entries)
 
 
 class ReaderFolders:
-    """Folders with the batches of readers, deleted when it is closed.
+    """Temporary folders with the batches of readers, deleted by `close`.
 
     Attributes:
-        notes: how much each gave.
+        notes: the number of timesteps of each reader.
     """
 
     def __init__(self) -> None:
@@ -63,63 +61,63 @@ class ReaderFolders:
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
     def read(self, options: Mapping[str, Any]) -> Any:
-        """`input_` with the folder of what it gave in each reader's place.
+        """Write the batches of all readers, and return `input_` with their folders in place of the readers.
 
         Raises:
-            SpecError: it did not make a reader, or one that never ends.
-            UserCodeError: it raised, or returned something other than a batch.
+            SpecError: a function does not return a reader, or a reader does not end.
+            UserCodeError: a reader raised, or did not return a batch.
         """
-        given = options["input_"]
-        if isinstance(given, Mapping):
-            return {self._place(entry, options): weight for entry, weight in given.items()}
-        if isinstance(given, list | tuple):
-            return [self._place(entry, options) for entry in given]
-        return self._place(given, options)
+        inputs = options["input_"]
+        if isinstance(inputs, Mapping):
+            return {self._folder_for(entry, options): weight for entry, weight in inputs.items()}
+        if isinstance(inputs, list | tuple):
+            return [self._folder_for(entry, options) for entry in inputs]
+        return self._folder_for(inputs, options)
 
     def close(self) -> None:
         for folder in self._folders:
             folder.cleanup()
         self._folders = []
 
-    def _place(self, entry: Any, options: Mapping[str, Any]) -> Any:
+    def _folder_for(self, entry: Any, options: Mapping[str, Any]) -> Any:
         creator = find_creator(entry)
         if creator is None:
             return entry
         folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
         self._folders.append(folder)
-        steps = _write_down(creator, IOContext(folder.name, options), Path(folder.name))
+        steps = _write_batches(creator, IOContext(folder.name, options), Path(folder.name))
         name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
         self.notes.append(f"input_: the reader {name} returned {formatting.plural(steps, 'timestep')}")
         return folder.name
 
 
-def _write_down(creator: Creator, context: IOContext, folder: Path) -> int:
-    """Write what a reader gives; how many timesteps."""
+def _write_batches(creator: Creator, context: IOContext, folder: Path) -> int:
+    """Write the batches of a reader; return the number of timesteps."""
     with calling("the reader of input_", creator):
         reader = creator(context)
-    writer, steps = JsonWriter(folder), 0
-    for batch in _batches(reader):
+    writer, num_steps = JsonWriter(folder), 0
+    for batch in _read_batches(reader):
         writer.write(batch)
-        steps += batch.count
-        if steps > MAX_TIMESTEPS:
+        num_steps += batch.count
+        if num_steps > MAX_TIMESTEPS:
             raise SpecError(
                 f"input_: the reader continues after {formatting.integer(MAX_TIMESTEPS)} timesteps: let next() raise "
-                "StopIteration at the end, or write its batches to a folder (JsonWriter), and name that."
+                "StopIteration at the end, or write its batches to a folder (JsonWriter), and name that folder."
             )
-    if not steps:
+    if not num_steps:
         raise UserCodeError("input_: the reader returned no timesteps.")
-    return steps
+    return num_steps
 
 
-def _batches(reader: Any) -> Iterator[SampleBatch]:
+def _read_batches(reader: Any) -> Iterator[SampleBatch]:
     if not hasattr(reader, "next"):
         raise SpecError(
             f"input_ made a {type(reader).__name__}, expected an InputReader: a class with next() -> SampleBatch."
         )
-    given = iter(reader) if hasattr(reader, "__iter__") else InputReader.__iter__(reader)
+    batches = iter(reader) if hasattr(reader, "__iter__") else InputReader.__iter__(reader)
     while True:
         with calling("the reader of input_ in next()", type(reader).next):
-            batch = next(given, None)
+            batch = next(batches, None)
         if batch is None:
             return
         if not isinstance(batch, Mapping):
@@ -130,13 +128,13 @@ def _batches(reader: Any) -> Iterator[SampleBatch]:
 
 
 class WriterFolder:
-    """The folder that is recorded to in place of a writer, deleted when it is closed.
+    """A temporary folder that is recorded to in place of a writer, deleted by `close`.
 
     Args:
         creator: called with an `IOContext`; returns an `OutputWriter`.
 
     Raises:
-        UserCodeError: it raised, or did not make a writer.
+        UserCodeError: the creator raised, or did not return a writer.
     """
 
     def __init__(self, creator: Callable[[IOContext], Any], options: Mapping[str, Any]) -> None:
@@ -151,10 +149,10 @@ class WriterFolder:
         self.path = str(Path(self._folder.name) / "episodes")
 
     def close(self) -> None:
-        """Give the writer each recorded episode, as a `SampleBatch`; then delete them.
+        """Pass each recorded episode to the writer, as a `SampleBatch`; then delete the folder.
 
         Raises:
-            UserCodeError: it raised.
+            UserCodeError: the writer raised.
         """
         with self._folder:
             if read_manifest(resolve(self.path)) is None:

@@ -1,4 +1,4 @@
-"""Where batches come from and go to: `InputReader`, `OutputWriter`, and the ones there are."""
+"""`InputReader` and `OutputWriter`, RLlib's base classes of sources and sinks of batches, and their subclasses."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from hindcast.formats.text.sample_batch import batch_to_line
 from hindcast.storage.location import Location, resolve
 
 _MIB: Final = 1 << 20
-_ENDINGS: Final = (".json", ".json.gz", ".jsonl")
+_EXTENSIONS: Final = (".json", ".json.gz", ".jsonl")
 
 
 class IOContext:
-    """What a reader or writer is made with.
+    """The argument that a reader or writer is constructed with.
 
     Args:
         log_dir: a folder for its files.
         config: the options of the config, by name.
-        worker_index: 0: there is one reader.
+        worker_index: always 0: there is one reader.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class IOContext:
 
 
 class InputReader:
-    """Returns batches. A subclass implements `next`, which raises StopIteration at the end."""
+    """A source of batches. A subclass implements `next`, which raises StopIteration at the end."""
 
     def next(self) -> SampleBatch:
-        """The next batch: column -> values of its timesteps."""
+        """Return the next batch: column -> values of its timesteps."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """The batches in order; once, for readers that repeat."""
+        """Yield the batches in order; once, even if the reader repeats them."""
         while True:
             try:
                 yield self.next()
@@ -60,23 +60,23 @@ class InputReader:
 
 
 class OutputWriter:
-    """Takes batches. A subclass has `write`."""
+    """A sink of batches. A subclass implements `write`."""
 
     def write(self, sample_batch: SampleBatch) -> None:
-        """Save a batch."""
+        """Write a batch."""
         raise NotImplementedError
 
 
-class _Repeating(InputReader):
-    """Repeats the batches of `__iter__` forever."""
+class _RepeatingReader(InputReader):
+    """A reader that repeats the batches of `__iter__` forever."""
 
     _batches: Iterator[Mapping[str, Any]] | None = None
 
     def next(self) -> SampleBatch:
-        """The next batch; the first again after the last.
+        """Return the next batch; after the last one, the first one again.
 
         Raises:
-            DataError: there are none, or one cannot be read.
+            DataError: there are no batches, or one cannot be read.
         """
         for _ in range(2):
             if self._batches is None:
@@ -84,18 +84,18 @@ class _Repeating(InputReader):
             for batch in self._batches:
                 return SampleBatch(batch)
             self._batches = None
-        raise DataError("the reader has no batches: give data that contain timesteps")
+        raise DataError("the reader has no batches: pass data that contain timesteps")
 
 
-class JsonReader(_Repeating):
-    """Reads the lines of SampleBatch JSON, a batch each, in the files' order.
+class JsonReader(_RepeatingReader):
+    """A reader of SampleBatch JSON, one batch per line, in the files' order.
 
     Args:
         inputs: a folder, file or glob, or a list of them; paths or URIs.
-        ioctx: not needed.
+        ioctx: not used.
 
     Raises:
-        DataError: there are no such files.
+        DataError: the files do not exist.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class JsonReader(_Repeating):
         inputs: str | Path | Sequence[str | Path],
         ioctx: IOContext | None = None,  # noqa: ARG002
     ) -> None:
-        given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-        places = [place for path in given for place in expand_glob(resolve(path))]
-        self._files = [file for place in places for file in _json_files(place)]
+        paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        locations = [location for path in paths for location in expand_glob(resolve(path))]
+        self._files = [file for location in locations for file in _json_files(location)]
         if not self._files:
-            raise DataError(f"no JSON files in {', '.join(map(str, given))}")
+            raise DataError(f"no JSON files in {', '.join(map(str, paths))}")
 
     def read_all_files(self) -> Iterator[SampleBatch]:
-        """Every batch once."""
+        """Yield every batch once."""
         return iter(self)
 
     def __iter__(self) -> Iterator[SampleBatch]:
@@ -120,25 +120,25 @@ class JsonReader(_Repeating):
                 for line in text.splitlines():
                     number += 1
                     if line.strip():
-                        yield _batch_of(line, f"{file}, line {number}")
+                        yield _parse_line(line, f"{file}, line {number}")
 
 
-class DatasetReader(_Repeating):
-    """Reads a dataset of any kind, an episode at a time.
+class DatasetReader(_RepeatingReader):
+    """A reader of any dataset, one episode per batch.
 
     Args:
-        data: path or URI, or a `ray.data.Dataset` of a row for each timestep, which is read in its own batches.
-        ioctx: not needed.
+        data: path or URI, or a `ray.data.Dataset` with a row per timestep, which is read in its own batches.
+        ioctx: not used.
 
     Raises:
-        DataError: there are no such data.
+        DataError: the data do not exist.
     """
 
     def __init__(self, data: Any, ioctx: IOContext | None = None) -> None:  # noqa: ARG002
         self._data = open_data([str(data)]) if isinstance(data, str | Path) else data
         if not hasattr(self._data, "units") and not hasattr(self._data, "iter_batches"):
             raise DataError(
-                f"DatasetReader was given a {type(data).__name__}, expected a path or a ray.data.Dataset"
+                f"DatasetReader: data is a {type(data).__name__}, expected a path or a ray.data.Dataset"
             )
 
     def __iter__(self) -> Iterator[SampleBatch]:
@@ -150,15 +150,15 @@ class DatasetReader(_Repeating):
 
 
 class JsonWriter(OutputWriter):
-    """Writes batches as lines of SampleBatch JSON, which trainings, `JsonReader` and RLlib's own read.
+    """A writer of SampleBatch JSON lines, which trainings, `JsonReader` and RLlib's reader read.
 
     On this machine a batch is in the file when `write` returns; on an object store each batch is a separate file.
 
     Args:
-        path: folder; made if it is not there.
-        ioctx: not needed.
-        max_file_size: bytes after which another file begins.
-        compress_columns: columns that are packed: LZ4 of arrays, in their own dtype.
+        path: folder; created if it does not exist.
+        ioctx: not used.
+        max_file_size: bytes after which a new file begins.
+        compress_columns: columns to pack: LZ4 of arrays, in their own dtype.
     """
 
     def __init__(
@@ -170,20 +170,21 @@ class JsonWriter(OutputWriter):
     ) -> None:
         self._folder = resolve(path)
         self._folder.mkdirs()
-        self._most = max_file_size
-        self._packed = tuple(compress_columns)
-        self._began = time.strftime("%Y-%m-%d_%H-%M-%S")
-        self._number, self._size = self._free(), 0
+        self._max_file_size = max_file_size
+        self._compress_columns = tuple(compress_columns)
+        self._start_time = time.strftime("%Y-%m-%d_%H-%M-%S")
+        self._number, self._size = self._first_free_number(), 0
 
     def write(self, sample_batch: Mapping[str, Any]) -> None:
-        """Add a batch.
+        """Append a batch.
 
         Raises:
-            DataError: columns of several lengths, or values that JSON cannot hold.
-            StorageError: it could not be written.
+            DataError: columns differ in length, or values cannot be written as JSON.
+            StorageError: the batch cannot be written.
         """
-        line = batch_to_line(SampleBatch(sample_batch), self._packed)
-        if self._size and (self._size + len(line) > self._most or not self._folder.is_local):
+        line = batch_to_line(SampleBatch(sample_batch), self._compress_columns)
+        # Objects of a store cannot be appended to.
+        if self._size and (self._size + len(line) > self._max_file_size or not self._folder.is_local):
             self._number, self._size = self._number + 1, 0
         file = self._file(self._number)
         if self._folder.is_local:
@@ -192,28 +193,32 @@ class JsonWriter(OutputWriter):
             file.write_bytes(line)
         self._size += len(line)
 
-    def _free(self) -> int:
-        """The first unused number: two writers may start within one second."""
+    def _first_free_number(self) -> int:
+        """Return the first unused number of a file: two writers may start within one second."""
         return next(number for number in itertools.count() if not self._file(number).exists())
 
     def _file(self, number: int) -> Location:
-        return self._folder.child(f"output-{self._began}_worker-0_{number}.json")
+        return self._folder.child(f"output-{self._start_time}_worker-0_{number}.json")
 
 
-def _json_files(place: Location) -> list[Location]:
-    if not place.is_folder():
-        return [place]
-    return [entry.location for entry in place.files(recursive=True) if entry.relative_path.endswith(_ENDINGS)]
+def _json_files(location: Location) -> list[Location]:
+    if not location.is_folder():
+        return [location]
+    return [
+        entry.location
+        for entry in location.files(recursive=True)
+        if entry.relative_path.endswith(_EXTENSIONS)
+    ]
 
 
-def _batch_of(line: bytes, where: str) -> SampleBatch:
+def _parse_line(line: bytes, where: str) -> SampleBatch:
     try:
-        found = parse_batches(line)
-        if len(found) > 1 or found[0].policy is not None:
+        batches = parse_batches(line)
+        if len(batches) > 1 or batches[0].policy is not None:
             raise DataError(
                 f"{where} contains several agents: use DatasetReader, which reads each agent's episodes"
             )
-        return SampleBatch({name: _read_column(name, value) for name, value in found[0].columns.items()})
+        return SampleBatch({name: _read_column(name, value) for name, value in batches[0].columns.items()})
     except CellError as error:
         raise DataError(f"{where}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""`SampleBatch`: timesteps as columns, and `SampleBatchBuilder`, which makes one of single timesteps."""
+"""`SampleBatch`, timesteps in columns, and `SampleBatchBuilder`, which makes one from single timesteps."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _UNROLL_ID: Final = "unroll_id"
 
 
 class SampleBatch(dict[str, Any]):
-    """Column -> values of T timesteps: arrays `[T, ...]`, nested ones, or lists (`infos`).
+    """A mapping column -> values of T timesteps: arrays `[T, ...]`, nested ones, or lists (`infos`).
 
     Args:
-        columns: as of `dict`.
+        columns: see `dict`.
 
     Raises:
-        DataError: columns of several lengths.
+        DataError: columns differ in length.
     """
 
     OBS = CUR_OBS = Columns.OBS
@@ -46,37 +46,37 @@ class SampleBatch(dict[str, Any]):
     def __init__(self, *args: Any, **columns: Any) -> None:
         super().__init__(*args, **columns)
         for name, value in self.items():
-            self[name] = list(value) if name == Columns.INFOS else _column(value)
+            self[name] = list(value) if name == Columns.INFOS else _to_column(value)
         lengths = {name: _length(value) for name, value in self.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"the columns of a SampleBatch differ in length: {lengths}")
 
     @property
     def count(self) -> int:
-        """T."""
+        """T, the number of timesteps."""
         return _length(next(iter(self.values()))) if self.keys() else 0
 
     def __len__(self) -> int:
         return self.count
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Each timestep: column -> value."""
+        """Yield each timestep: column -> value."""
         for t in range(self.count):
-            yield {name: _part(value, t) for name, value in self.items()}
+            yield {name: _slice(value, t) for name, value in self.items()}
 
     def columns(self, keys: Sequence[str]) -> list[Any]:
-        """Some columns, in that order."""
+        """Return the columns of the keys, in that order."""
         return [self[key] for key in keys]
 
     def slice(self, start: int, end: int) -> SampleBatch:
-        """The timesteps from `start` to before `end`."""
-        return SampleBatch({name: _part(value, slice(start, end)) for name, value in self.items()})
+        """Return the timesteps from `start` to before `end`."""
+        return SampleBatch({name: _slice(value, slice(start, end)) for name, value in self.items()})
 
     def split_by_episode(self) -> list[SampleBatch]:
-        """A batch for each run of one `eps_id`.
+        """Return a batch for each run of equal `eps_id`.
 
         Raises:
-            DataError: there is no such column.
+            DataError: there is no column `eps_id`.
         """
         if Columns.EPS_ID not in self:
             raise DataError(f"this SampleBatch has no column {Columns.EPS_ID!r} to split by")
@@ -85,12 +85,12 @@ class SampleBatch(dict[str, Any]):
         return [self.slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def concat(self, other: Mapping[str, Any]) -> SampleBatch:
-        """The timesteps, and the other batch's after them."""
+        """Return the timesteps followed by those of the other batch."""
         return self.concat_samples([self, other])
 
     @staticmethod
     def concat_samples(samples: Sequence[Mapping[str, Any]]) -> SampleBatch:
-        """Batches of the same columns, end to end.
+        """Concatenate batches with the same columns.
 
         Raises:
             DataError: their columns differ.
@@ -99,13 +99,13 @@ class SampleBatch(dict[str, Any]):
         for sample in samples:
             if sample.keys() != names:
                 raise DataError(
-                    f"batches differ in columns: {sorted(names)} and {sorted(sample.keys())}; all must have the same"
+                    f"batches have different columns: {sorted(names)} and {sorted(sample.keys())}"
                 )
-        return SampleBatch({name: _joined([sample[name] for sample in samples]) for name in names})
+        return SampleBatch({name: _concatenate([sample[name] for sample in samples]) for name in names})
 
 
 class SampleBatchBuilder:
-    """Collects timesteps of one agent."""
+    """Collects single timesteps into a `SampleBatch`."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[Any]] = {}
@@ -122,10 +122,10 @@ class SampleBatchBuilder:
             self.add_values(**row)
 
     def build_and_reset(self) -> SampleBatch:
-        """The batch of what was added, with a column `unroll_id` that numbers the batches; then starts over.
+        """Return the added timesteps as a batch, with its number as column `unroll_id`, and start again.
 
         Raises:
-            DataError: not all timesteps had the same columns; or their values differ in shape.
+            DataError: timesteps differ in columns, or values in shape.
         """
         values, self._values = self._values, {}
         count = len(next(iter(values.values()), []))
@@ -134,8 +134,8 @@ class SampleBatchBuilder:
         return batch
 
 
-def _column(values: Any) -> Any:
-    """A column as it is kept: in arrays."""
+def _to_column(values: Any) -> Any:
+    """Convert the values of a column to arrays."""
     if batched.is_batch(values):
         return values
     values = list(values)
@@ -151,11 +151,11 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else batched.batch_length(value)
 
 
-def _part(value: Any, at: Any) -> Any:
+def _slice(value: Any, at: Any) -> Any:
     return value[at] if isinstance(value, list) else batched.take(value, at)
 
 
-def _joined(values: list[Any]) -> Any:
+def _concatenate(values: list[Any]) -> Any:
     if isinstance(values[0], list):
         return [item for value in values for item in value]
     return batched.concatenate(values)

@@ -11,7 +11,7 @@ from hindcast.pipeline.upload import upload
 ARRAYS = {"obs": np.ones((4, 3), np.float32), "rewards": np.arange(4.0)}
 
 
-def test_a_cpu_shares_the_arrays():
+def test_upload_to_cpu_shares_memory():
     arrays = {"rewards": np.zeros(3)}
     for device in (None, torch.device("cpu")):
         tensors = upload(arrays, device)
@@ -46,7 +46,7 @@ class Streams:
         self.used.pop()
 
 
-def test_a_gpu_copies_on_a_stream_of_its_own(monkeypatch):
+def test_upload_to_gpu_uses_a_separate_stream(monkeypatch):
     streams = Streams()
     empty_like, copy = torch.empty_like, torch.Tensor.copy_
 

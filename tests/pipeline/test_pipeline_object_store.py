@@ -16,7 +16,7 @@ def stored(value):
     return pickle.loads(data, buffers=buffers)
 
 
-def test_a_block_comes_back_as_it_was():
+def test_block_survives_the_object_store():
     block = block_of([3, 1, 4])
     text = np.array([f"ä{step}" for step in range(8)], dtype=object)
     added = {
@@ -37,13 +37,13 @@ def test_a_block_comes_back_as_it_was():
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_block_without_steps_comes_back():
+def test_block_without_steps_survives_the_object_store():
     back = stored(block_of([2]).take([]))
     assert (back.num_episodes, back.num_steps) == (0, 0)
     assert back.columns["obs"].shape == (0, 3)
 
 
-def test_arrays_are_views():
+def test_arrays_from_the_object_store_are_views():
     block = block_of([3, 4])
     block = block.with_columns({leaf: np.ascontiguousarray(column) for leaf, column in block.columns.items()})
     back = stored(block)
@@ -52,6 +52,6 @@ def test_arrays_are_views():
 
 
 @pytest.mark.parametrize("kind", [errors.DataError, errors.UserCodeError, errors.OutOfMemory])
-def test_a_mistake_keeps_its_class_and_sentence(kind):
+def test_error_keeps_its_class_and_message(kind):
     with pytest.raises(kind, match=r"^file a\.parquet, row 3: ä$"):
         errors.unwrap(stored(kind("file a.parquet, row 3: ä")))

@@ -47,7 +47,7 @@ def change_policy(algo: RunningAlgorithm) -> None:
         parameter.data.add_(0.1)
 
 
-def test_every_call_adds_its_episodes(tmp_path: Path) -> None:
+def test_every_evaluate_adds_its_episodes(tmp_path: Path) -> None:
     reports = record(recorder(tmp_path), calls=3)
     block = read_all(tmp_path)
     assert [int(eps_id.rpartition("-")[2]) for eps_id in block.eps_id] == list(range(30))
@@ -68,7 +68,7 @@ def test_every_call_adds_its_episodes(tmp_path: Path) -> None:
     ],
     ids=["fsspec", "pyarrow", "below a folder", "local"],
 )
-def test_a_file_system_object_is_written_and_read(
+def test_file_system_object_is_written_and_read(
     tmp_path: Path, memory_path: str, kind: Callable[[Path], object], folder: str
 ) -> None:
     filesystem, folder = kind(tmp_path), folder.format(root=tmp_path)
@@ -84,7 +84,7 @@ def test_a_file_system_object_is_written_and_read(
         assert algo.train()["num_env_steps_trained_lifetime"] > 0
 
 
-def test_runners_are_given_the_file_system_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runners_get_the_file_system_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     with recorder("data", output_filesystem=filesystem).build_algo() as algo:
         algo.evaluate()
@@ -93,13 +93,13 @@ def test_runners_are_given_the_file_system_object(tmp_path: Path, monkeypatch: p
     assert pickle.loads(task).target.folder.path == str(tmp_path / "data")
 
 
-def test_rows_of_files_are_limited(tmp_path: Path) -> None:
+def test_episodes_per_file_are_limited(tmp_path: Path) -> None:
     record(recorder(tmp_path), calls=2)
     rows = sorted(pq.ParquetFile(file).metadata.num_rows for file in tmp_path.glob("*.parquet"))
     assert rows == [2, 2, 4, 4, 4, 4]
 
 
-def test_manifest_is_complete_after_stop(tmp_path: Path) -> None:
+def test_manifest_after_stop_is_complete(tmp_path: Path) -> None:
     with recorder(tmp_path).build_algo() as algo:
         algo.evaluate()
         assert read_manifest(resolve(tmp_path)) is None
@@ -110,27 +110,27 @@ def test_manifest_is_complete_after_stop(tmp_path: Path) -> None:
     assert sum(file.episodes for file in manifest.files) == 10
 
 
-def test_nothing_is_written_without_an_evaluation(tmp_path: Path) -> None:
+def test_no_evaluation_writes_nothing(tmp_path: Path) -> None:
     record(recorder(tmp_path / "out"), calls=0)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_processes_record_the_same(tmp_path: Path) -> None:
+def test_processes_record_the_same_episodes(tmp_path: Path) -> None:
     here = record(recorder(tmp_path / "here"), calls=2)
     there = record(recorder(tmp_path / "there").evaluation(evaluation_num_env_runners=2), calls=2)
     assert here == there
     assert episode_hashes(read_all(tmp_path / "here")) == episode_hashes(read_all(tmp_path / "there"))
 
 
-def test_timesteps_are_reached_by_whole_episodes(tmp_path: Path) -> None:
+def test_duration_in_timesteps_records_whole_episodes(tmp_path: Path) -> None:
     config = recorder(tmp_path, per_call=50).evaluation(evaluation_duration_unit="timesteps")
     reports = record(config, calls=2)
     assert all(50 <= report["num_env_steps"] < 50 + 4 * 12 for report in reports)
     assert open_dataset(str(tmp_path)).num_steps == sum(report["num_env_steps"] for report in reports)
 
 
-def test_run_again_it_plays_nothing_twice(tmp_path: Path) -> None:
+def test_second_run_plays_no_episode_twice(tmp_path: Path) -> None:
     first = record(recorder(tmp_path), calls=2)
     before = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.parquet")}
     assert record(recorder(tmp_path), calls=2) == first
@@ -140,7 +140,7 @@ def test_run_again_it_plays_nothing_twice(tmp_path: Path) -> None:
     assert open_dataset(str(tmp_path)).num_episodes == 30
 
 
-def test_episodes_under_a_policy_that_learns_between(tmp_path: Path) -> None:
+def test_recording_between_training_has_all_digests(tmp_path: Path) -> None:
     config = recorder(tmp_path).training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
     with config.build_algo() as algo:
         algo.evaluate()
@@ -155,15 +155,15 @@ def test_episodes_under_a_policy_that_learns_between(tmp_path: Path) -> None:
 
 
 class TestAnotherRecording:
-    def test_of_another_policy_is_refused(self, tmp_path: Path) -> None:
+    def test_recording_of_another_policy_raises(self, tmp_path: Path) -> None:
         record(recorder(tmp_path), calls=1)
         with recorder(tmp_path).build_algo() as algo:
             change_policy(algo)
-            with pytest.raises(OutputConflict, match="holds episodes of another policy"):
+            with pytest.raises(OutputConflict, match="contains episodes of another policy"):
                 algo.evaluate()
         assert open_dataset(str(tmp_path)).num_episodes == 10
 
-    def test_of_another_spec_is_refused(self, tmp_path: Path) -> None:
+    def test_recording_of_another_spec_raises(self, tmp_path: Path) -> None:
         record(recorder(tmp_path), calls=1)
         with (
             recorder(tmp_path, per_call=5).build_algo() as algo,
@@ -172,7 +172,7 @@ class TestAnotherRecording:
             algo.evaluate()
 
     @pytest.mark.parametrize("change", ["policy", "spec"])
-    def test_is_replaced_where_that_is_asked_for(self, tmp_path: Path, change: str) -> None:
+    def test_recording_on_request_is_replaced(self, tmp_path: Path, change: str) -> None:
         record(recorder(tmp_path), calls=2)
         config = recorder(tmp_path, 5 if change == "spec" else 10, output_on_existing="Replace")
         with config.build_algo() as algo:
@@ -182,7 +182,7 @@ class TestAnotherRecording:
         assert open_dataset(str(tmp_path)).num_episodes == (5 if change == "spec" else 10)
         assert leftovers(tmp_path) == []
 
-    def test_finished_one_is_in_the_way_where_that_is_asked_for(self, tmp_path: Path) -> None:
+    def test_finished_recording_on_request_raises(self, tmp_path: Path) -> None:
         record(recorder(tmp_path, output_on_existing="Fail"), calls=1)
         with (
             recorder(tmp_path, output_on_existing="Fail").build_algo() as algo,
@@ -190,13 +190,13 @@ class TestAnotherRecording:
         ):
             algo.evaluate()
 
-    def test_files_of_somebody_else_are_left_alone(self, tmp_path: Path) -> None:
+    def test_foreign_files_are_kept(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("mine")
         with recorder(tmp_path).build_algo() as algo, pytest.raises(OutputConflict, match="no recording of"):
             algo.evaluate()
 
 
-def test_columns_hold_the_same_episodes(tmp_path: Path) -> None:
+def test_columns_format_contains_the_same_episodes(tmp_path: Path) -> None:
     for name, episodes in (("columns", False), ("episodes", True)):
         config = recorder(tmp_path / name, output_write_episodes=episodes)
         with config.build_algo() as algo:
@@ -208,7 +208,7 @@ def test_columns_hold_the_same_episodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
-def test_text_goes_on_where_it_was_left(tmp_path: Path, form: str) -> None:
+def test_text_recording_resumes(tmp_path: Path, form: str) -> None:
     """The second run finds the first call's ranges, and reads their returns from the text."""
     reports = []
     for calls in (1, 2):
@@ -236,7 +236,7 @@ with config.build_algo() as algo:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("runners", [0, 2])
-def test_killed_script_goes_on_where_it_was(tmp_path: Path, runners: int) -> None:
+def test_killed_script_resumes(tmp_path: Path, runners: int) -> None:
     def run(output: Path, killed_after: int) -> int:
         command = [sys.executable, "-c", SCRIPT.format(runners=runners), str(output), str(killed_after)]
         path = os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "tests")])
@@ -252,7 +252,7 @@ def test_killed_script_goes_on_where_it_was(tmp_path: Path, runners: int) -> Non
     assert leftovers(tmp_path / "killed") == []
 
 
-def test_restored_policy_is_recorded_and_kept_beside_the_data(tmp_path: Path) -> None:
+def test_restored_policy_is_stored_with_the_data(tmp_path: Path) -> None:
     with recorder(tmp_path / "none").build_algo() as algo:
         change_policy(algo)
         algo.save_to_path(tmp_path / "ck")
@@ -269,7 +269,7 @@ def test_restored_policy_is_recorded_and_kept_beside_the_data(tmp_path: Path) ->
     assert resource.spec.policy.checkpoint is not None
 
 
-def test_a_policy_given_as_fields_is_checked_as_yaml_is(tmp_path: Path) -> None:
+def test_policy_fields_are_checked_as_in_yaml(tmp_path: Path) -> None:
     policy = {"train": {"config": {"lrr": 1}, "stop": {"iterations": 1}}}
     with pytest.raises(SpecError, match=r"config\.lrr is not a field; did you mean 'lr'"):
         recorder(tmp_path / "out").to_resource(policy=policy)
