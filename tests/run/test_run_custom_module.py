@@ -133,7 +133,7 @@ def test_expert_with_custom_module_is_checked_and_trained(tmp_path: Path) -> Non
         "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
         "stop": {"iterations": 1},
     }
-    with pytest.raises(UserError, match=r"Idle\._forward .* and no 'vf_preds'"):
+    with pytest.raises(UserError, match=r"Idle\._forward .* but no 'vf_preds'"):
         record(recording(tmp_path / "a", policy={"train": train_policy}), reporter=reporter)
     train_policy["model"] = {"moduleClass": "module_toys:Net"}
     record(

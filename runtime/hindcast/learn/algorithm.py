@@ -320,7 +320,7 @@ def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
     if not algorithm.can_train_recurrent:
         raise SpecError(
             f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy; leave "
-            "model.recurrent at none"
+            "model.recurrent at None"
         )
     model = policy.model_config
     return replace(needs, seq_len=model.max_seq_len, burn_in=model.burn_in, initial_state=model.initial_state)
