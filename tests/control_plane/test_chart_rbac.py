@@ -245,8 +245,8 @@ def test_operator_may_write_all_objects_of_a_run(installation: Installation, ope
     assert [manifest["kind"] for manifest in objects] == [
         *("ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob")
     ]
-    for found in objects:
-        operator.create(found, namespace)
+    for manifest in objects:
+        operator.create(manifest, namespace)
     role = build_objects(installation, 2, uid)[2]
     operator.apply(role, names.MANAGER)
     operator.create(event_document(namespace), namespace)
@@ -266,9 +266,9 @@ def test_operator_may_write_all_objects_of_a_run(installation: Installation, ope
         ray = {"group": "ray.io", "resource": resource, "namespace": namespace}
         assert not [v for v in VERBS if may(api, account, verb=v, **ray)]
 
-    for found in reversed(objects):
-        if found["kind"] in ("RayJob", "ConfigMap"):
-            operator.delete(f"{operator.path_of(found, namespace)}/{found['metadata']['name']}")
+    for manifest in reversed(objects):
+        if manifest["kind"] in ("RayJob", "ConfigMap"):
+            operator.delete(f"{operator.path_of(manifest, namespace)}/{manifest['metadata']['name']}")
     api.delete(f"{api.path_of(TRAINING, namespace)}/clone")
 
 

@@ -279,6 +279,7 @@ class EpisodeWriter:
                 ):  # running episodes of an earlier journal were copied to the next one
                     episodes.truncate_all()
                 self._write_range(number, episodes.pop_blocks())
+        # Only after all commits: a recovery that is interrupted starts over and skips the committed ranges.
         for number in sorted(journals):
             delete_journal(self._journals, number)
         return last_number
@@ -343,6 +344,7 @@ class EpisodeWriter:
         waited_s = 0.0
         while not self._stop_event.wait(step_s := min(_TICK_S, self._commit_every_s)):
             waited_s += step_s
+            # A local journal is with the kernel after each record; on an object store, records wait in memory.
             if not self._folder.is_local:
                 self._try(self.flush)
             if waited_s >= self._commit_every_s:
