@@ -125,7 +125,7 @@ def test_split_that_fails_leaves_no_folders(hindcast, recording_path):
     assert hindcast("convert", recording_path, "other", "-q").code == 0
     for arguments, code, sentence in (
         (("a", "b", "--validation", "0.001"), 3, "no episodes are left to write to b"),
-        (("a", "other"), 4, "other holds data that were made from something else"),
+        (("a", "other"), 4, "other holds data made from a different source"),
         (("a", "b/c", "--to", "CSV"), 4, "b/c holds files that Hindcast did not write"),
     ):
         Path("b/c").mkdir(parents=True, exist_ok=True)
