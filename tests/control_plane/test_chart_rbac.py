@@ -372,9 +372,8 @@ def test_operator_process_is_never_refused(installation: Installation, tmp_path:
         api.merge(training, {"spec": {"suspend": True, "runPolicy": {"suspendGraceSeconds": 0}}})
         wait_for(lambda: not exists(api, job), "its RayJob is gone", 60)
         deletion_count = 'hindcast_writes_total{what="delete-rayjob"} 1.0'
-        wait_for(
-            lambda: deletion_count in metrics(), "the deletion is counted", 60
-        )  # once its answer is there
+        # The deletion is counted once its answer has arrived.
+        wait_for(lambda: deletion_count in metrics(), "the deletion is counted", 60)
         api.delete(f"{api.path_of(training)}/clone")
         metrics_text = metrics()
     assert "hindcast_leader 1.0" in metrics_text

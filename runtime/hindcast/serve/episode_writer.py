@@ -274,9 +274,8 @@ class EpisodeWriter:
                 episodes = Episodes()
                 for record in journals[number]:
                     episodes.apply(record)
-                if number == max(
-                    journals
-                ):  # running episodes of an earlier journal were copied to the next one
+                # Only in the last journal: running episodes of an earlier one were copied to the next.
+                if number == max(journals):
                     episodes.truncate_all()
                 self._write_range(number, episodes.pop_blocks())
         # Only after all commits: a recovery that is interrupted starts over and skips the committed ranges.
