@@ -55,7 +55,7 @@ def test_run_when_finished_prints_json_line_per_resource(hindcast, finished_fold
 def test_run_prints_result_and_report_path(hindcast, finished_folder):
     result = hindcast("run", "resources.yaml")
     assert result.code == 0
-    assert "OfflineTraining/clone is finished already" in result.out
+    assert "OfflineTraining/clone has already finished" in result.out
     assert f"report: {RUN_FOLDER}/report.html" in result.out
 
 
@@ -229,7 +229,7 @@ def test_evaluate_refuses_options_of_the_other_mode(hindcast, finished_folder, a
         (
             ["data"],
             3,
-            "data was recorded by a random policy, so it holds none: give a checkpoint, or a run folder",
+            "data was recorded by a random policy and contains no policy: give a checkpoint, or a run folder",
         ),
         ([RUN_FOLDER, "--env", "NoSuchEnvironment-v3"], 2, "NoSuchEnvironment-v3"),
     ],

@@ -34,7 +34,7 @@ def test_train_writes_and_runs_yaml(hindcast, finished_folder, tmp_path):
     ]
     result = hindcast("train", *arguments, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
     assert result.code == 0, result.err
-    assert "OfflineTraining/bc is trained" in result.out
+    assert "OfflineTraining/bc finished training" in result.out
     assert f"running {tmp_path}/bc.yaml" in result.err
     (entry,) = load_resources(tmp_path / "bc.yaml")
     spec = entry.resource.spec.model_dump(by_alias=True, exclude_unset=True)
@@ -46,7 +46,7 @@ def test_train_writes_and_runs_yaml(hindcast, finished_folder, tmp_path):
         "checkpoint-000000004",
     ]
     second_result = hindcast("train", *arguments, "--checkpoint-freq", "1", "--keep-checkpoints-num", "2")
-    assert "is finished already" in second_result.out
+    assert "has already finished" in second_result.out
 
 
 def test_input_weights_and_exploration_of_2019_are_translated(hindcast, resources):

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from hindcast.api.attempt import UNCOUNTED_REASON
 from hindcast.api.run_policy import RunPolicy
-from hindcast_operator.extract import find_condition
-from hindcast_operator.extract import pod as pod_facts
+from hindcast_operator.extract import find_condition, pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
 from hindcast_operator.names import ATTEMPT_LABEL, KIND_LABEL, NAME_LABEL, REVISION_LABEL, references
 from hindcast_operator.planning.diagnosis import diagnose
@@ -249,8 +248,8 @@ def _pod(raw: Raw, facts: PodFacts, image: str, resolved: Raw, now: datetime) ->
     return PodRow(
         name=facts.name,
         # Kubernetes keeps the phase of a pod that is being deleted.
-        phase="Terminating" if facts.deleting else facts.phase,
-        ready=facts.ready and not facts.deleting,
+        phase="Terminating" if facts.is_deleting else facts.phase,
+        ready=facts.is_ready and not facts.is_deleting,
         node=(raw.get("spec") or {}).get("nodeName"),
         restarts=sum(int(status.get("restartCount", 0)) for status in statuses),
         problem=None if problem is None else problem.message,
