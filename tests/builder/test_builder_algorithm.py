@@ -91,10 +91,10 @@ class TestTraining:
         with config.build_algo() as algo:
             results = [algo.train() for _ in range(3)]
             assert "offline" not in results[0].get("evaluation", {})
-            judged = results[1]["evaluation"]["offline"]
-            assert judged["training_iteration"] == 2
-            assert judged["estimated_return"] == judged["estimates"]["wis"]["value"]
-            assert results[2]["evaluation"]["offline"] == judged
+            evaluation = results[1]["evaluation"]["offline"]
+            assert evaluation["training_iteration"] == 2
+            assert evaluation["estimated_return"] == evaluation["estimates"]["wis"]["value"]
+            assert results[2]["evaluation"]["offline"] == evaluation
             folder = algo.save_to_path(tmp_path / "saved")
             expected = algo.evaluate_offline()
         with config.build_algo() as again:
@@ -189,25 +189,25 @@ class TestTraining:
         config = clone(walks).env_runners(batch_mode="complete_episodes")
         config.offline_data(map_batches_kwargs={"concurrency": 2, "zero_copy_batch": True})
         with config.build_algo() as algo:
-            said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-            assert said == algo.notes == config.replaced_options
-        assert [line.split(":")[0] for line in said] == ["batch_mode", *["map_batches_kwargs"] * 2]
+            notes = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert notes == algo.notes == config.replaced_options
+        assert [line.split(":")[0] for line in notes] == ["batch_mode", *["map_batches_kwargs"] * 2]
 
     def test_options_that_networks_lack_are_noted(self, walks: Path, tmp_path: Path) -> None:
         model = DefaultModelConfig(fcnet_hiddens=[8], log_std_min=-3.0, frame_stack=2)
-        told = ["model_config.log_std_min has no effect: the policy has no standard deviations"]
+        noted_options = ["model_config.log_std_min has no effect: the policy has no standard deviations"]
         training = clone(walks).rl_module(model_config=model)
         recorder = BCConfig().environment(Walk).offline_data(output=str(tmp_path / "out"))
         for config in (training, recorder.rl_module(model_config=model)):
             with config.build_algo() as algo:
-                assert algo.notes[: len(told)] == told
+                assert algo.notes[: len(noted_options)] == noted_options
                 assert not [note for note in algo.notes if "vf_share_layers" in note]
 
     def test_padding_of_filters_is_not_noted(self, walks: Path) -> None:
         """Without images: nobody gave conv_padding, which follows from conv_filters."""
         with clone(walks).rl_module(model_config={"conv_filters": [[4, 3, 1]]}).build_algo() as algo:
-            said = [note for note in algo.notes if "conv_" in note]
-        assert said == ["model_config.conv_filters has no effect: no observation is an image"]
+            notes = [note for note in algo.notes if "conv_" in note]
+        assert notes == ["model_config.conv_filters has no effect: no observation is an image"]
         with clone(walks).rl_module(model_config={"conv_padding": "same"}).build_algo() as algo:
             assert "model_config.conv_padding has no effect: no observation is an image" in algo.notes
 
@@ -227,9 +227,9 @@ class TestTraining:
 
 class TestCheckpoints:
     def test_resume_after_half_the_updates_repeats_the_other_half(self, walks: Path, tmp_path: Path) -> None:
-        with clone(walks).build_algo() as whole:
-            results = [whole.train() for _ in range(10)]
-            final = weights(whole)
+        with clone(walks).build_algo() as expected_result:
+            results = [expected_result.train() for _ in range(10)]
+            final = weights(expected_result)
         with clone(walks).build_algo() as first:
             for _ in range(5):
                 first.train()
@@ -539,8 +539,8 @@ class TestEnvironments:
             config.to_resource()
 
     def test_local_classes_of_one_name_are_distinct(self) -> None:
-        made = [type("Twin", (Walk,), {"action_space": gym.spaces.Discrete(n)}) for n in (2, 5)]
-        plans = [expert().environment(each).plan().training for each in made]
+        import_paths = [type("Twin", (Walk,), {"action_space": gym.spaces.Discrete(n)}) for n in (2, 5)]
+        plans = [expert().environment(each).plan().training for each in import_paths]
         assert plans[0].spec.environment.id != plans[1].spec.environment.id
 
     def test_registered_creator_gets_env_config_as_one_dictionary(self) -> None:

@@ -74,13 +74,13 @@ def test_file_system_object_is_written_and_read(
     filesystem, folder = kind(tmp_path), folder.format(root=tmp_path)
     record(recorder(folder, output_filesystem=filesystem), calls=1)
     assert open_dataset(folder, filesystem).num_episodes == 10
-    trained = (
+    digests = (
         BCConfig()
         .environment(Walk)
         .rl_module(model_config={"fcnet_hiddens": [8]})
         .offline_data(input_=f"{folder}/*.parquet", input_filesystem=filesystem)
     )
-    with trained.build_algo() as algo:
+    with digests.build_algo() as algo:
         assert algo.train()["num_env_steps_trained_lifetime"] > 0
 
 
@@ -118,8 +118,8 @@ def test_no_evaluation_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_record_the_same_episodes(tmp_path: Path) -> None:
     here = record(recorder(tmp_path / "here"), calls=2)
-    there = record(recorder(tmp_path / "there").evaluation(evaluation_num_env_runners=2), calls=2)
-    assert here == there
+    files = record(recorder(tmp_path / "there").evaluation(evaluation_num_env_runners=2), calls=2)
+    assert here == files
     assert episode_hashes(read_all(tmp_path / "here")) == episode_hashes(read_all(tmp_path / "there"))
 
 
@@ -246,8 +246,8 @@ def test_killed_script_resumes(tmp_path: Path, runners: int) -> None:
     assert open_dataset(str(tmp_path / "killed")).num_episodes == 20
     assert run(tmp_path / "killed", killed_after=-1) == 0
     record(recorder(tmp_path / "whole"), calls=4)
-    whole, killed = (episode_hashes(read_all(tmp_path / name)) for name in ("whole", "killed"))
-    assert whole == killed
+    whole, killed_calls = (episode_hashes(read_all(tmp_path / name)) for name in ("whole", "killed"))
+    assert whole == killed_calls
     assert len(whole) == 40
     assert leftovers(tmp_path / "killed") == []
 

@@ -47,15 +47,15 @@ def test_option_without_effect_is_noted(kind: str, method: str) -> None:
     if method == "evaluation":
         given["evaluation_config"] = {"explore": "recording" not in kind}
     fates = {name: option_effect(CONFIGS[kind](), method, {name: value}) for name, value in given.items()}
-    assert [name for name, found in fates.items() if found == "does nothing"] == []
+    assert [name for name, effects in fates.items() if effects == "does nothing"] == []
 
 
 @pytest.mark.parametrize("algorithm", schemas())
 def test_algorithm_option_without_effect_is_noted(algorithm: str) -> None:
     for name in algorithm_options(algorithm):
         option = options_of(algorithm)[to_camel(name.rstrip("_"))]
-        needed = option.get("x-only-with")
-        is_lacking = needed is not None and not options_of(algorithm)[needed]["default"]
+        required_options = option.get("x-only-with")
+        is_lacking = required_options is not None and not options_of(algorithm)[required_options]["default"]
         expected = "is warned of" if is_lacking else "has an effect"
         assert option_effect(config_of(algorithm), "training", {name: other_value(option)}) == expected, name
 

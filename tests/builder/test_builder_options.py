@@ -78,7 +78,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_envs_per_env_runner": (4, None, 4),
     "num_cpus_per_env_runner": (2, None, 2.0),
     "explore": (False, None, False),
-    "observation_filter": ("MeanStdFilter", "meanStd", "meanStd"),
+    "observation_filter": ("MeanStdFilter", "MeanStd", "MeanStd"),
     "burnin_len": (5, 5, None),
     "initial_checkpoint": ("somewhere", "somewhere", "somewhere"),
     "sampler": (
@@ -154,7 +154,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "materialize_mapped_data": (False, "Streaming", None),
     "prelearner_class": (OfflinePreLearner, "hindcast.pipeline.prelearner:OfflinePreLearner", None),
     "prelearner_kwargs": ({"a": 1}, {"a": 1}, None),
-    "prelearner_use_recorded_module_states": (True, "recorded", None),
+    "prelearner_use_recorded_module_states": (True, "Recorded", None),
     "offline_data_class": (OfflineData, "hindcast.pipeline.offline_data:OfflineData", None),
     "sampling": ("WithReplacement", "WithReplacement", None),
     "window_steps": (128, 128, None),
@@ -175,7 +175,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "output_on_existing": ("Fail", None, "Fail"),
     "evaluation_interval": (3, 3, None),
     "evaluation_duration": (5, 5, {"episodes": 5}),
-    "evaluation_duration_unit": ("timesteps", "timesteps", {"timesteps": 10}),
+    "evaluation_duration_unit": ("timesteps", "Timesteps", {"timesteps": 10}),
     "evaluation_num_env_runners": (2, 2, 2),
     "evaluation_parallel_to_training": (True, True, None),
     "evaluation_sample_timeout_s": (9, 9.0, None),
@@ -209,7 +209,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "seed": (11, 11, 11),
 }
-MAPPED = {
+MAPPED_OPTIONS = {
     name: option
     for options in OPTIONS.values()
     for name, option in options.items()
@@ -226,11 +226,11 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "vf_share_layers": (True, True),
     "log_std_min": (-5.0, -5.0),
     "log_std_max": (2.0, 2.0),
-    "distribution": ("gaussian", "gaussian"),
-    "observation_filter": ("MeanStdFilter", "meanStd"),
+    "distribution": ("gaussian", "Gaussian"),
+    "observation_filter": ("MeanStdFilter", "MeanStd"),
     "frame_stack": (4, 4),
-    "use_lstm": (True, "lstm"),
-    "recurrent": ("gru", "gru"),
+    "use_lstm": (True, "LSTM"),
+    "recurrent": ("gru", "GRU"),
     "lstm_cell_size": (8, 8),
     "max_seq_len": (30, 30),
     "conv_padding": ("same", "same"),
@@ -290,17 +290,17 @@ def test_contradicting_offline_evaluation_raises(given: dict[str, Any], said: st
 
 
 def test_samples_cover_the_table() -> None:
-    assert set(SAMPLES) == set(MAPPED)
-    shown = {name for name, option in OPTIONS["DefaultModelConfig"].items() if option.kind == "mapped"}
+    assert set(SAMPLES) == set(MAPPED_OPTIONS)
+    option_names = {name for name, option in OPTIONS["DefaultModelConfig"].items() if option.kind == "mapped"}
     assert {
         *MODEL_SAMPLES,
         *(f"{name}_kwargs" for name in MODEL_SAMPLES if name.endswith("initializer")),
-    } == shown
+    } == option_names
 
 
-@pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.training])
+@pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.training])
 def test_option_sets_its_field_of_a_training(name: str) -> None:
-    option, (given, expected, _) = MAPPED[name], SAMPLES[name]
+    option, (given, expected, _) = MAPPED_OPTIONS[name], SAMPLES[name]
     config = playing() if option.training.startswith("input.sampler") else bc()
     if name == "num_envs_per_env_runner":
         config.evaluation(evaluation_interval=1)
@@ -321,9 +321,9 @@ def test_option_sets_its_field_of_a_training(name: str) -> None:
         assert at(resource, option.training) == expected
 
 
-@pytest.mark.parametrize("name", [name for name, option in MAPPED.items() if option.recording])
+@pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.recording])
 def test_option_sets_its_field_of_a_recording(name: str) -> None:
-    option, (given, _, expected) = MAPPED[name], SAMPLES[name]
+    option, (given, _, expected) = MAPPED_OPTIONS[name], SAMPLES[name]
     config = recorder()
     if name == "output_compress_columns":
         config.offline_data(output_format="SampleBatch")
@@ -343,13 +343,13 @@ def test_model_field_sets_its_field(name: str) -> None:
     assert at(whole, OPTIONS["DefaultModelConfig"][name].training) == expected
 
 
-REPLACED = [
+REPLACED_OPTIONS = [
     (option.method, name)
     for options in OPTIONS.values()
     for name, option in options.items()
     if option.kind == "replaced" and option.method not in (*CLASSES, "framework")
 ]
-REFUSED = [
+REFUSED_OPTIONS = [
     option
     for options in OPTIONS.values()
     for option in options.values()
@@ -358,10 +358,10 @@ REFUSED = [
 
 
 def test_most_specific_output_option_takes_precedence() -> None:
-    packed = (
+    compressed_columns = (
         recorder().offline_data(output_write_episodes=False, output_compress_columns=["obs"]).to_resource()
     )
-    assert packed.spec.output.compress_columns == []  # Parquet compresses all of them
+    assert compressed_columns.spec.output.compress_columns == []  # Parquet compresses all of them
     config = recorder().offline_data(output_write_episodes=True, output_write_method="write_parquet")
     assert config.to_resource().spec.output.format == "Episodes"
     config.offline_data(output_write_method="write_json")
@@ -370,7 +370,7 @@ def test_most_specific_output_option_takes_precedence() -> None:
     assert config.to_resource().spec.output.format == "Columns"
 
 
-@pytest.mark.parametrize(("method", "name"), REPLACED)
+@pytest.mark.parametrize(("method", "name"), REPLACED_OPTIONS)
 def test_replaced_option_has_no_effect_and_is_noted(method: str, name: str) -> None:
     config = bc()
     before = config.to_resource()
@@ -398,8 +398,8 @@ def test_entry_without_effect_is_noted(option: str, given: Any, said: str) -> No
 @pytest.mark.parametrize("form", ["Columns", "Episodes", "JSON", "SampleBatch"])
 def test_output_compress_columns_without_sample_batch_is_noted(form: str) -> None:
     config = recorder().offline_data(output_compress_columns=["obs"], output_format=form)
-    said = [line for line in config.replaced_options if line.startswith("output_compress_columns: ")]
-    assert bool(said) == (form != "SampleBatch")
+    notes = [line for line in config.replaced_options if line.startswith("output_compress_columns: ")]
+    assert bool(notes) == (form != "SampleBatch")
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_options_at_their_defaults_are_not_noted() -> None:
     assert config.replaced_options == []
 
 
-@pytest.mark.parametrize("option", REFUSED, ids=lambda option: f"{option.method}-{option.name}")
+@pytest.mark.parametrize("option", REFUSED_OPTIONS, ids=lambda option: f"{option.method}-{option.name}")
 def test_refused_option_raises_with_reason(option: Option) -> None:
     with pytest.raises(SpecError, match=option.name) as refusal:
         take(bc(), option, 3)
@@ -460,7 +460,7 @@ def test_refused_option_raises_with_reason(option: Option) -> None:
 
 def test_refused_model_field_raises_unless_at_its_default() -> None:
     with pytest.raises(
-        SpecError, match="lstm_use_prev_action is True: the recurrent layer sees observations"
+        SpecError, match="lstm_use_prev_action is True: the recurrent layer only gets observations"
     ):
         bc().rl_module(model_config=DefaultModelConfig(lstm_use_prev_action=True)).to_resource()
     with pytest.raises(SpecError, match=r"model_config\.lstm_use_prev_reward is True"):
@@ -786,13 +786,13 @@ def test_input_weights_mix_sources() -> None:
 
 def test_sampler_with_or_without_files_is_an_input() -> None:
     """As the reference's page of 2019 mixes them."""
-    mixed = playing().offline_data(
+    mixed_config = playing().offline_data(
         input_={"a": 0.4, "b": 0.3, "sampler": 0.3}, input_read_schema={"obs": "o"}
     )
-    found = mixed.training(replay_buffer_config={"capacity": 50}).to_resource().spec
-    assert [(each.path, each.weight) for each in found.input] == [("a", 0.4), ("b", 0.3), (None, 0.3)]
-    assert [each.schema_map for each in found.input] == [{"obs": "o"}, {"obs": "o"}, {}]
-    assert found.sampler.capacity == 50
+    inputs = mixed_config.training(replay_buffer_config={"capacity": 50}).to_resource().spec
+    assert [(entry.path, entry.weight) for entry in inputs.input] == [("a", 0.4), ("b", 0.3), (None, 0.3)]
+    assert [entry.schema_map for entry in inputs.input] == [{"obs": "o"}, {"obs": "o"}, {}]
+    assert inputs.sampler.capacity == 50
     assert (
         playing().to_resource().spec.input
         == playing().offline_data(input_="sampler").to_resource().spec.input
@@ -955,8 +955,8 @@ class TestModuleSpec:
 
 def test_copies_are_independent() -> None:
     config = bc()
-    twin = config.copy().training(lr=1e-2)
-    assert twin["lr"] == 1e-2
+    config_copy = config.copy().training(lr=1e-2)
+    assert config_copy["lr"] == 1e-2
     assert config.get("lr") is None
 
 
@@ -965,7 +965,7 @@ def test_containers_are_copied_into_the_config() -> None:
     config = bc().environment("CartPole-v1", env_config=env_config)
     config.rl_module(model_config={"fcnet_hiddens": sizes})
     given, frozen = config.to_dict(), config.copy(copy_frozen=True)
-    described = bc().rl_module(model_config=model)
+    network_config = bc().rl_module(model_config=model)
     sizes.append(4)
     model.fcnet_hiddens.append(4)
     env_config["sizes"][0]["a"].append(2)
@@ -975,16 +975,16 @@ def test_containers_are_copied_into_the_config() -> None:
     frozen.get("env_config")["b"] = 2
     assert config.to_dict() == frozen.to_dict() == given
     assert given["env_config"] == {"sizes": ({"a": [1]},)}
-    assert described.model_config.fcnet_hiddens == given["model_config"]["fcnet_hiddens"] == [8]
+    assert network_config.model_config.fcnet_hiddens == given["model_config"]["fcnet_hiddens"] == [8]
 
 
 def test_other_objects_are_not_copied() -> None:
     held, files = object(), pafs.LocalFileSystem()
     config = bc().environment(Net, env_config={"held": [held]}).offline_data(input_filesystem=files)
-    for twin in (config, config.copy(), BCConfig.from_dict(config.to_dict())):
-        assert twin.env_config["held"][0] is held
-        assert (twin.env, twin.input_filesystem) == (Net, files)
-        assert twin.input_filesystem is files
+    for config_copy in (config, config.copy(), BCConfig.from_dict(config.to_dict())):
+        assert config_copy.env_config["held"][0] is held
+        assert (config_copy.env, config_copy.input_filesystem) == (Net, files)
+        assert config_copy.input_filesystem is files
 
 
 def test_config_subclass_may_override_init() -> None:
@@ -997,17 +997,17 @@ def test_config_subclass_may_override_init() -> None:
         def __init__(self) -> None:
             super().__init__()
 
-    twin = Small().copy().offline_data(input_="a")
-    assert (type(twin), twin.lr, Small().get("input_")) == (Small, 0.5, None)
+    config_copy = Small().copy().offline_data(input_="a")
+    assert (type(config_copy), config_copy.lr, Small().get("input_")) == (Small, 0.5, None)
     assert Fixed().copy(copy_frozen=True).copy(copy_frozen=False).training(lr=0.1).lr == 0.1
 
 
 def test_all_callback_classes_are_called() -> None:
     first, second = (f"{CALLING}:Callbacks", f"{CALLING}:on_train_result.builtins.print")
-    several = bc().callbacks(first, second).to_resource()
-    assert several.spec.callbacks == [first, second]
-    assert several == bc().callbacks([first, second]).to_resource()
-    assert several == bc().callbacks(first, callbacks_class=second).to_resource()
+    callback_classes = bc().callbacks(first, second).to_resource()
+    assert callback_classes.spec.callbacks == [first, second]
+    assert callback_classes == bc().callbacks([first, second]).to_resource()
+    assert callback_classes == bc().callbacks(first, callbacks_class=second).to_resource()
     assert bc().callbacks(first).callbacks_class == first
 
 
@@ -1026,9 +1026,9 @@ def test_options_are_attributes() -> None:
 def test_frozen_config_raises_on_changes() -> None:
     config = bc()
     config.freeze()
-    for twin in (config, config.copy(), config.copy(copy_frozen=True)):
+    for config_copy in (config, config.copy(), config.copy(copy_frozen=True)):
         with pytest.raises(SpecError, match=r"the config is frozen: change config\.copy"):
-            twin.lr = 0.5
+            config_copy.lr = 0.5
     assert config.copy(copy_frozen=False).training(lr=0.5).lr == 0.5
 
 
@@ -1074,8 +1074,8 @@ def test_none_turns_off_an_option_that_is_on_by_default(algorithm: str, name: st
 def test_option_with_required_option_by_default_is_not_noted() -> None:
     config = AlgorithmConfig("DecisionTransformer").environment("CartPole-v1").offline_data(input_="data")
     assert config.training(grad_clip_by="norm").replaced_options == []
-    said = ["grad_clip_by: has no effect without grad_clip"]
-    assert config.training(grad_clip=None).replaced_options == said
+    notes = ["grad_clip_by: has no effect without grad_clip"]
+    assert config.training(grad_clip=None).replaced_options == notes
     assert bc().training(grad_clip_by="global_norm").replaced_options == []
 
 
@@ -1298,8 +1298,8 @@ def test_import_does_not_import_torch() -> None:
     code = (
         "import sys, hindcast; print([m for m in ('torch', 'ray', 'numpy', 'pydantic') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_algorithm_that_does_not_match_actions_names_no_option(tmp_path: Path) -> None:

@@ -48,9 +48,9 @@ def train(config: AlgorithmConfig, iterations: int) -> int:
 
 @pytest.mark.parametrize("algorithm", OPTIONS)
 def test_every_episode_of_training_is_recorded_once(tmp_path: Path, algorithm: str) -> None:
-    played = train(learner(algorithm, tmp_path), iterations=3)
+    num_played = train(learner(algorithm, tmp_path), iterations=3)
     block = read_all(tmp_path)
-    assert block.num_steps == played
+    assert block.num_steps == num_played
     assert len(set(block.eps_id)) == block.num_episodes
     assert (block.terminated | block.truncated).all()
     assert "action_logp" in block.columns
@@ -70,10 +70,10 @@ def test_episode_cut_by_rollout_is_truncated(tmp_path: Path) -> None:
 def test_second_run_records_only_new_episodes(tmp_path: Path, algorithm: str) -> None:
     train(learner(algorithm, tmp_path / "again"), iterations=2)
     before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}
-    played = train(learner(algorithm, tmp_path / "again"), iterations=4)
+    num_played = train(learner(algorithm, tmp_path / "again"), iterations=4)
     train(learner(algorithm, tmp_path / "whole"), iterations=4)
     again, whole = (read_all(tmp_path / name) for name in ("again", "whole"))
-    assert again.num_steps == played
+    assert again.num_steps == num_played
     assert episode_hashes(again) == episode_hashes(whole)
     assert (
         before.items()
@@ -112,21 +112,21 @@ def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: 
     assert run(killed_after=3) == -signal.SIGKILL
     before = open_dataset(str(tmp_path / "data")).num_steps
     assert run(killed_after=-1) == 0
-    played = train(learner(algorithm, tmp_path / "whole"), iterations=4)
-    killed, whole = (read_all(tmp_path / name) for name in ("data", "whole"))
-    assert before < killed.num_steps == played
-    assert set(episode_hashes(killed).values()) == set(episode_hashes(whole).values())
+    num_played = train(learner(algorithm, tmp_path / "whole"), iterations=4)
+    num_after_kill, whole = (read_all(tmp_path / name) for name in ("data", "whole"))
+    assert before < num_after_kill.num_steps == num_played
+    assert set(episode_hashes(num_after_kill).values()) == set(episode_hashes(whole).values())
     assert leftovers(tmp_path / "data") == []
 
 
 class TestOneOrTheOther:
     def test_evaluation_after_training_is_not_recorded(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
-            played = algo.train()["num_env_steps_sampled_lifetime"]
+            num_played = algo.train()["num_env_steps_sampled_lifetime"]
             for _ in range(2):
                 assert algo.evaluate()["env_runners"]["num_episodes"] == 2
             assert [note for note in algo.notes if "evaluate() adds none" in note] == algo.notes
-        assert open_dataset(str(tmp_path)).num_steps == played
+        assert open_dataset(str(tmp_path)).num_steps == num_played
 
     def test_training_after_evaluation_is_not_recorded(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
@@ -149,8 +149,8 @@ class TestOneOrTheOther:
     def test_dataset_of_the_other_kind_on_request_is_replaced(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
             algo.evaluate()
-        played = train(learner("PPO", tmp_path, output_on_existing="Replace"), iterations=1)
-        assert open_dataset(str(tmp_path)).num_steps == played
+        num_played = train(learner("PPO", tmp_path, output_on_existing="Replace"), iterations=1)
+        assert open_dataset(str(tmp_path)).num_steps == num_played
         assert leftovers(tmp_path) == []
 
 
@@ -165,6 +165,6 @@ def test_manifest_contains_the_trained_policy(tmp_path: Path) -> None:
 
 
 def test_sample_batches_have_packed_columns(tmp_path: Path) -> None:
-    packed = {"output_format": "SampleBatch", "output_compress_columns": ["obs"]}
-    played = train(learner("PPO", tmp_path, **packed), iterations=2)
-    assert read_all(tmp_path).num_steps == played
+    packed_columns = {"output_format": "SampleBatch", "output_compress_columns": ["obs"]}
+    num_played = train(learner("PPO", tmp_path, **packed_columns), iterations=2)
+    assert read_all(tmp_path).num_steps == num_played

@@ -132,7 +132,7 @@ def test_encodings_and_empty_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mapper", "error", "sentence"),
     [
-        ("Nothing", SpecError, "override map_rows in Nothing"),
+        ("Nothing", SpecError, "Nothing does not override map_rows"),
         ("Wrong", UserCodeError, "returned a ndarray; it must return a list"),
         (
             "Words",

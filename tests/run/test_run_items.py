@@ -95,7 +95,7 @@ def test_a_training_on_draws_by_priority_goes_on_too(
 
 
 def test_an_algorithm_that_gives_no_priorities_is_told(walks: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the losses of the previous batch gave none"):
+    with pytest.raises(UserError, match="the losses of the previous batch returned no priorities"):
         fit("Unprioritised", tmp_path, walks)
 
 
