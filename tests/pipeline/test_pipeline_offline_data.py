@@ -318,7 +318,7 @@ def test_prelearner_can_override_call(make_data):
         (
             {"preLearner": "user_steps:OverridesLearnerConnector"},
             SpecError,
-            "^OverridesLearnerConnector overrides build_learner_connector, which is never called: override AlgorithmConfig",
+            "^OverridesLearnerConnector overrides build_learner_connector, which is never called: override Algo",
         ),
         (
             {"preLearner": "user_steps:Shift", "preLearnerKwargs": {"bye": 1}},

@@ -172,7 +172,7 @@ def test_sampled_sequences_have_lookback():
         starts.add((int(number), int(t)))
         assert item.rewards.lookback == min(2, t)
     assert starts == {(1, t) for t in range(5)} | {(2, t) for t in range(10)}
-    with pytest.raises(ValueError, match="longest episode held has 12"):
+    with pytest.raises(ValueError, match="longest stored episode has 12"):
         buffer.sample(1, sample_episodes=True, batch_length_T=20, min_batch_length_T=13)
 
 
@@ -285,9 +285,9 @@ def test_invalid_arguments_of_buffer_raise():
         buffer.sample(1)
     buffer.add(episode(0, 4))
     prioritized_buffer.add(episode(0, 4))
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="set one of them"):
         buffer.sample(1, batch_size_B=1)
-    with pytest.raises(ValueError, match="n_step is of episodes of one step"):
+    with pytest.raises(ValueError, match="n_step requires episodes of one step"):
         buffer.sample(1, n_step=3)
     with pytest.raises(
         ValueError, match=r"'obs' is float32 .* in the new episodes, but float32 .* in the stored"
@@ -296,12 +296,12 @@ def test_invalid_arguments_of_buffer_raise():
     with pytest.raises(ValueError, match="only one of them has infos"):
         prioritized_buffer.add(episode(1, 3, infos=True))
     assert prioritized_buffer.get_added_timesteps() == 4
-    with pytest.raises(ValueError, match="sample before update_priorities"):
+    with pytest.raises(ValueError, match="call sample first"):
         prioritized_buffer.update_priorities([1.0])
     prioritized_buffer.sample(3)
-    with pytest.raises(ValueError, match="3 items drawn last, and priorities of shape"):
+    with pytest.raises(ValueError, match="3 items were drawn last, but priorities have shape"):
         prioritized_buffer.update_priorities([1.0])
-    with pytest.raises(ValueError, match="give a finite one"):
+    with pytest.raises(ValueError, match="pass a finite one"):
         prioritized_buffer.update_priorities([1.0, 2.0, np.nan])
     with pytest.raises(ValueError, match="single timesteps"):
         prioritized_buffer.sample(3, batch_length_T=4)
