@@ -120,9 +120,9 @@ def test_written_batches_are_read_and_trained_on(tmp_path: Path, packed: tuple[s
     for batch in batches:
         writer.write(batch)
     assert [file.name.partition("_worker-")[2] for file in (tmp_path / "out").iterdir()] == ["0_0.json"]
-    for found, batch in zip(JsonReader(str(tmp_path / "out")).read_all_files(), batches, strict=True):
-        assert_equal_batches(found, batch)
-        assert ("obs" in packed) == (found["obs"].dtype == np.float32)
+    for read_batch, batch in zip(JsonReader(str(tmp_path / "out")).read_all_files(), batches, strict=True):
+        assert_equal_batches(read_batch, batch)
+        assert ("obs" in packed) == (read_batch["obs"].dtype == np.float32)
     reader = JsonReader(str(tmp_path / "out"))
     for _ in range(2):  # it begins anew
         for batch in batches:
@@ -163,11 +163,11 @@ def test_dataset_reader_reads_any_dataset(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["own-reader", None])
 def test_custom_reader_is_an_input(name: str | None) -> None:
-    given: Any = Reader
+    reader_input: Any = Reader
     if name is not None:
-        register_input(name, given)
-        given = name
-    with bc().offline_data(input_=given, dataset_num_iters_per_learner=2).build_algo() as algo:
+        register_input(name, reader_input)
+        reader_input = name
+    with bc().offline_data(input_=reader_input, dataset_num_iters_per_learner=2).build_algo() as algo:
         assert any("returned 9 timesteps" in note for note in algo.notes)
         assert algo.train()["num_env_steps_trained_lifetime"] == 8
         folder = Path(algo.config.input_)

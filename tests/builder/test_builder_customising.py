@@ -208,16 +208,18 @@ def test_metrics_of_a_loss_are_averaged(walks: Path) -> None:
 
 def test_learner_class_has_its_own_loss(walks: Path, tmp_path: Path) -> None:
     with training_config(walks).build_algo() as algo:
-        plain = algo.train()["learners"]["default_policy"]
+        bc_metrics = algo.train()["learners"]["default_policy"]
     config = training_config(walks, learner_class=Penalised)
     with config.build_algo() as algo:
-        own = algo.train()["learners"]["default_policy"]
-        saved = algo.save_to_path(tmp_path / "saved")
-        next_obs = algo.train()["learners"]["default_policy"]
-    assert own["total_loss"] == pytest.approx(plain["total_loss"] + 1e-4 * own["penalty"], rel=1e-5)
+        custom_metrics = algo.train()["learners"]["default_policy"]
+        checkpoint = algo.save_to_path(tmp_path / "saved")
+        expected = algo.train()["learners"]["default_policy"]
+    assert custom_metrics["total_loss"] == pytest.approx(
+        bc_metrics["total_loss"] + 1e-4 * custom_metrics["penalty"], rel=1e-5
+    )
     with config.build_algo() as algo:
-        algo.restore_from_path(saved)
-        assert algo.train()["learners"]["default_policy"] == next_obs
+        algo.restore_from_path(checkpoint)
+        assert algo.train()["learners"]["default_policy"] == expected
 
 
 class Words(OfflinePreLearner):
@@ -450,7 +452,7 @@ def test_ray_data_methods_read_by_name_or_in_a_class(tmp_path: Path) -> None:
     config.training(train_batch_size_per_learner=18)
     by_name = config.copy().offline_data(input_read_method="read_numpy", prelearner_class=Single)
     by_class = config.copy().offline_data(offline_data_class=ReadsByItself, prelearner_class=Single)
-    whole = np.sort(np.concatenate(arrays)[:, 0])
-    for each, factor in ((by_name, 1), (by_class, 2)):
-        found = first_batch(each)["obs"][:, 0].numpy()
-        np.testing.assert_array_equal(np.sort(found), factor * whole)
+    expected_obs = np.sort(np.concatenate(arrays)[:, 0])
+    for reader_config, factor in ((by_name, 1), (by_class, 2)):
+        obs = first_batch(reader_config)["obs"][:, 0].numpy()
+        np.testing.assert_array_equal(np.sort(obs), factor * expected_obs)

@@ -201,10 +201,10 @@ def test_columns_format_contains_the_same_episodes(tmp_path: Path) -> None:
         config = recorder(tmp_path / name, output_write_episodes=episodes)
         with config.build_algo() as algo:
             algo.evaluate()
-    found, expected = (
+    column_hashes, episode_format_hashes = (
         set(episode_hashes(read_all(tmp_path / name)).values()) for name in ("columns", "episodes")
     )
-    assert found == expected
+    assert column_hashes == episode_format_hashes
 
 
 @pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
@@ -246,9 +246,11 @@ def test_killed_script_resumes(tmp_path: Path, runners: int) -> None:
     assert open_dataset(str(tmp_path / "killed")).num_episodes == 20
     assert run(tmp_path / "killed", killed_after=-1) == 0
     record(recorder(tmp_path / "whole"), calls=4)
-    whole, killed_calls = (episode_hashes(read_all(tmp_path / name)) for name in ("whole", "killed"))
-    assert whole == killed_calls
-    assert len(whole) == 40
+    expected_hashes, resumed_hashes = (
+        episode_hashes(read_all(tmp_path / name)) for name in ("whole", "killed")
+    )
+    assert expected_hashes == resumed_hashes
+    assert len(expected_hashes) == 40
     assert leftovers(tmp_path / "killed") == []
 
 

@@ -33,7 +33,7 @@ CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
 }
 METHODS = [method for method in OPTIONS if method not in CLASSES]
 VALUES: dict[str, Any] = {
-    **{name: given for name, (given, *_) in SAMPLES.items()},
+    **{name: value for name, (value, *_) in SAMPLES.items()},
     "initial_checkpoint": "there",
     "iter_batches_kwargs": {"local_shuffle_seed": 3, "local_shuffle_buffer_size": 100},
 }
@@ -43,11 +43,13 @@ NONSENSE: tuple[Any, ...] = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a"
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("method", METHODS)
 def test_option_without_effect_is_noted(kind: str, method: str) -> None:
-    given = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
+    values = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
     if method == "evaluation":
-        given["evaluation_config"] = {"explore": "recording" not in kind}
-    fates = {name: option_effect(CONFIGS[kind](), method, {name: value}) for name, value in given.items()}
-    assert [name for name, effects in fates.items() if effects == "does nothing"] == []
+        values["evaluation_config"] = {"explore": "recording" not in kind}
+    effects_by_option = {
+        name: option_effect(CONFIGS[kind](), method, {name: value}) for name, value in values.items()
+    }
+    assert [name for name, effect in effects_by_option.items() if effect == "does nothing"] == []
 
 
 @pytest.mark.parametrize("algorithm", schemas())
@@ -64,10 +66,10 @@ def test_algorithm_option_without_effect_is_noted(algorithm: str) -> None:
 def test_model_field_without_effect_is_noted(kind: str) -> None:
     before = effective_options(CONFIGS[kind]().rl_module(model_config={"head_fcnet_hiddens": [5]}))
     for name in OPTIONS["DefaultModelConfig"]:
-        given = MODEL_SAMPLES.get(name, (3,))[0]
+        value = MODEL_SAMPLES.get(name, (3,))[0]
         config = CONFIGS[kind]()
         try:
-            config.rl_module(model_config={"head_fcnet_hiddens": [5], name: given})
+            config.rl_module(model_config={"head_fcnet_hiddens": [5], name: value})
             assert effective_options(config) != before or any(
                 f" {name}: " in line for line in config.replaced_options
             ), name

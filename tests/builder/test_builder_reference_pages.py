@@ -37,7 +37,7 @@ def is_compared(line: str) -> bool:
 
 
 def is_import(line: str) -> bool:
-    """Whether it is a line of an import, which may have names on lines of their own."""
+    """Return True if a line belongs to an import, which may have names on separate lines."""
     code = line[2:].strip()
     return bool(IMPORT.match(code) or NAME.fullmatch(code) or code == ")")
 

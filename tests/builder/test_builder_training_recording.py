@@ -72,9 +72,9 @@ def test_second_run_records_only_new_episodes(tmp_path: Path, algorithm: str) ->
     before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}
     num_played = train(learner(algorithm, tmp_path / "again"), iterations=4)
     train(learner(algorithm, tmp_path / "whole"), iterations=4)
-    again, whole = (read_all(tmp_path / name) for name in ("again", "whole"))
-    assert again.num_steps == num_played
-    assert episode_hashes(again) == episode_hashes(whole)
+    second_block, expected_block = (read_all(tmp_path / name) for name in ("again", "whole"))
+    assert second_block.num_steps == num_played
+    assert episode_hashes(second_block) == episode_hashes(expected_block)
     assert (
         before.items()
         <= {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}.items()
@@ -102,7 +102,7 @@ with (RunningAlgorithm.from_checkpoint(saved, config) if saved.exists() else con
 @pytest.mark.faults
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: str) -> None:
-    """What was not written yet when it was killed is played, and recorded, again."""
+    """Episodes that were not written before the kill are played and recorded again."""
 
     def run(killed_after: int) -> int:
         command = [sys.executable, "-c", SCRIPT.format(algorithm=algorithm), str(tmp_path), str(killed_after)]
@@ -113,9 +113,9 @@ def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: 
     before = open_dataset(str(tmp_path / "data")).num_steps
     assert run(killed_after=-1) == 0
     num_played = train(learner(algorithm, tmp_path / "whole"), iterations=4)
-    num_after_kill, whole = (read_all(tmp_path / name) for name in ("data", "whole"))
-    assert before < num_after_kill.num_steps == num_played
-    assert set(episode_hashes(num_after_kill).values()) == set(episode_hashes(whole).values())
+    resumed_block, expected_block = (read_all(tmp_path / name) for name in ("data", "whole"))
+    assert before < resumed_block.num_steps == num_played
+    assert set(episode_hashes(resumed_block).values()) == set(episode_hashes(expected_block).values())
     assert leftovers(tmp_path / "data") == []
 
 
@@ -137,14 +137,14 @@ class TestOneOrTheOther:
 
     @pytest.mark.parametrize("first", ["train", "evaluate"])
     def test_dataset_of_the_other_kind_raises(self, tmp_path: Path, first: str) -> None:
-        other = {"train": "evaluate", "evaluate": "train"}[first]
+        second = {"train": "evaluate", "evaluate": "train"}[first]
         with learner("PPO", tmp_path).build_algo() as algo:
             getattr(algo, first)()
         with (
             learner("PPO", tmp_path).build_algo() as algo,
             pytest.raises(OutputConflict, match="contains episodes of"),
         ):
-            getattr(algo, other)()
+            getattr(algo, second)()
 
     def test_dataset_of_the_other_kind_on_request_is_replaced(self, tmp_path: Path) -> None:
         with learner("PPO", tmp_path).build_algo() as algo:
