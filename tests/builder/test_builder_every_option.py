@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic.alias_generators import to_camel
-from test_builder_options import CLASSES, MAPPED, MODEL_SAMPLES, SAMPLES
+from test_builder_options import CLASSES, MAPPED_OPTIONS, MODEL_SAMPLES, SAMPLES
 
 from hindcast import AlgorithmConfig, BCConfig, PPOConfig
 from hindcast.api.options import options_of, schemas
@@ -78,12 +78,12 @@ def test_model_field_without_effect_is_noted(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("name", MAPPED_OPTIONS)
 def test_wrong_value_raises_one_sentence(kind: str, name: str) -> None:
     for value in NONSENSE:
         config = CONFIGS[kind]()
         try:
-            getattr(config, MAPPED[name].method)(**{name: value})
+            getattr(config, MAPPED_OPTIONS[name].method)(**{name: value})
             config.validate()
         except UserError as error:
             assert str(error)
